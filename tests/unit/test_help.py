@@ -39,7 +39,7 @@ def test_a_command_is_documented_unless_it_is_hidden(command: Any) -> None:
 #: What a command does, as its summary begins.
 VERBS = re.compile(
     r"accept|begin|capture|check|deploy|end|fetch|find|let|list|measure|order|pay|play|post|promise|propose|re-execute|"
-    r"save|say|serve|show|sound|test|train|write"
+    r"save|print|prove|serve|show|sound|test|train|write"
 )
 
 

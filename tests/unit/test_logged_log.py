@@ -154,10 +154,10 @@ def test_reordered_and_replaced_records_are_refused(log: LogFile) -> None:
     data, records = log.path.read_bytes(), log.records
     parts = [data[r.start - 8 : r.start + r.length + 4] for r in records]
     log.path.write_bytes(data[:HEADER] + parts[1] + parts[0] + b"".join(parts[2:]))
-    with pytest.raises(LogError, match="the record of step 2 stands where step 1 is due"):
+    with pytest.raises(LogError, match="the record of step 2 stands in place of step 1"):
         reopened(log)
     log.path.write_bytes(data[:HEADER] + parts[0] + b"\1\0\0\0" + parts[2][4:] + b"".join(parts[2:]))
-    with pytest.raises(LogError, match="the record of step 1 stands where step 2 is due"):
+    with pytest.raises(LogError, match="the record of step 1 stands in place of step 2"):
         reopened(log)
     other = LogFile(log.path.parent / "other", log.program, IDENTITY, 32, log.encoding)
     made = steps(5) | {1: {}}

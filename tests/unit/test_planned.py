@@ -317,5 +317,5 @@ def test_a_plan_of_inference_mode_serves_outside(digits):
 def test_a_state_that_is_not_flat_is_refused(digits, plans):
     state = [t.clone() for t in digits.state]
     state[0] = torch.stack([state[0], state[0]], 1)[:, 0]
-    with pytest.raises(VgameError, match="words one after the other are expected"):
+    with pytest.raises(VgameError, match="contiguous words are expected"):
         executor_of(digits, plans=plans).step(1, state)

@@ -1,4 +1,5 @@
-"""SHA-256 trees of tensors as Triton kernels: a checkpoint is hashed where it lies, and 32 bytes per tensor travel.
+"""SHA-256 trees of tensors as Triton kernels: a checkpoint is hashed on the GPU, and only 32 bytes per tensor are
+copied.
 
 In: tensors of a CUDA device. Out: their roots. Twins: words.py (hashlib), sha_kernel.py (a CPU's instructions).
 One thread hashes one leaf or node. All tensors of a state go up their trees together, one launch per level.
@@ -72,7 +73,7 @@ def _begin(like):
 
 @triton.jit
 def _next_word(before, word, k, WORDS: tl.constexpr, LAST: tl.constexpr, BITS: tl.constexpr):
-    """(message word k, what it leaves for the next one): content shifted by two bytes, the end mark, the length at the
+    """(message word k, the rest for the next one): content shifted by two bytes, the end mark, the length at the
     end."""
     word = tl.where(k == WORDS, 0x80000000, word).to(tl.uint32)
     shifted = (before << 16) | (word >> 16)

@@ -1,4 +1,4 @@
-"""What an agent must be able to show of a computation, whatever computes it.
+"""The protocol of a computation that an agent can prove.
 
 The game's agents see trees, records and proofs through this protocol only; `vgame.runs.history.History` implements it
 for training runs, the tests implement it for a toy machine.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-PathOf = Callable[[int], list[bytes]]  # operator -> path of its output in the trace tree that a proof must lead to
+PathOf = Callable[[int], list[bytes]]  # operator -> path of its output in the trace tree of the proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class RecordProof:
 
 @dataclass(frozen=True, slots=True)
 class ElementProof:
-    """What the referee needs for an element; `reads_state` tells whether the state before the step must be opened."""
+    """The referee's proof for an element; `reads_state`: whether the state before the step must be opened."""
 
     proof: bytes
     reads_state: bool
@@ -35,7 +35,7 @@ class ElementProof:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a run diverged."""
+    """The place where a run diverged."""
 
     step: int
     operator: int
@@ -50,7 +50,7 @@ class Machine(Protocol):
 
     @property
     def checkpoints(self) -> Sequence[bytes]:
-        """State roots of the checkpoints that were reached."""
+        """State roots of the reached checkpoints."""
 
     @property
     def logs(self) -> Sequence[bytes] | None:
@@ -59,7 +59,7 @@ class Machine(Protocol):
 
     @property
     def stop(self) -> Stop | None:
-        """Where the run diverged, if it did."""
+        """The divergence of the run, or None."""
 
     @property
     def operators(self) -> int:
@@ -78,23 +78,23 @@ class Machine(Protocol):
         """Little-endian words of an operator's output."""
 
     def source(self, tensor: int) -> int | None:
-        """The operator whose output becomes a state tensor; None if it is left alone."""
+        """The operator whose output becomes a state tensor; None if the tensor is unchanged."""
 
     def finite(self, operator: int) -> bool:
-        """Must every word of the operator be finite?"""
+        """Whether every word of the operator must be finite."""
 
     def source_record(self, tensor: int) -> RecordProof: ...
 
     def operator_record(self, operator: int) -> RecordProof: ...
 
     def blocks(self, operator: int) -> int:
-        """In how many blocks an element of the operator is decided."""
+        """The number of blocks of an element of the operator."""
 
     def partials(self, step: int, operator: int, element: int) -> list[bytes]:
         """The encoded exact partial sums of an element."""
 
     def witness(self, step: int, operator: int, element: int) -> list[bytes]:
-        """What follows them where the trainer posts them: in mode `logged` the proof of the element's log entry."""
+        """The trainer's addition to posted partial sums: in mode `logged` the proof of the element's log entry."""
 
     def prove(self, step: int, operator: int, element: int, block: int | None, path_of: PathOf) -> ElementProof:
         """The referee's proof for an element, or for one block of it."""

@@ -1,11 +1,11 @@
-"""Tensors that stay in their files: words that are read from disk when a step gathers them, hashed while streaming.
+"""Tensors that stay in their files: words are read from disk when a step gathers them, and hashed in a stream.
 
-In: a file, a place in it. Out: a flat tensor over a read-only mapping, and what one pass over it found: root, extremes,
-the first NaN. Each mapping has its own first pass; what it found holds for good. Where the file has the same identity
-(device, inode, size, times of change) as before the last pass, it is not hashed again; who commits, compares or gives
-away what was computed has it hashed whatever its identity is.
+In: a file, a place in it. Out: a flat tensor over a read-only mapping, and the results of one pass over it: root,
+extremes, the first NaN. Each mapping has its own first pass, whose results stay valid. If the file's identity (device,
+inode, size, times of change) is unchanged since the last pass, it is not hashed again; before results are committed,
+compared or exported, it is hashed in any case.
 
-SAFETY: a file that is cut short while a step reads it ends the process.
+SAFETY: a file that is truncated while a step reads it ends the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vgame.commit.words import LEAF_WORDS, tensor_height, words_root
 from vgame.errors import DataError
 from vgame.system.files import open_file
 
-HEIGHT = 15  # of the subtree that is hashed at a time
+HEIGHT = 15  # height of the subtree hashed at a time
 PIECE = LEAF_WORDS << HEIGHT  # its words: 16 MiB
 CANONICAL_NAN = 0x7FC00000
 SETTLED = 2 * 10**9  # ns: a file that changes twice within one tick of its clock has the same times after both
@@ -38,8 +38,8 @@ Tell = Callable[[int, int], None]  # (words done, words in all)
 
 @dataclass(frozen=True)
 class Found:
-    """What one pass over the words saw. `nan`: how many, `first`: the first of them; the extremes are those of the
-    others."""
+    """Results of one pass over the words. `nan`: number of NaNs, `first`: position of the first; the extremes are those
+    of the other words."""
 
     root: str
     least: float
@@ -52,7 +52,7 @@ class Found:
 
 @dataclass(eq=False)
 class Source:
-    """Where the words of a tensor lie. `descriptor`: of the file that is mapped, whatever has its name now."""
+    """Place of a tensor's words. `descriptor`: of the mapped file, even if another file has its name now."""
 
     path: Path
     offset: int
@@ -60,13 +60,13 @@ class Source:
     memory: mmap.mmap
     descriptor: int
     found: Found | None = None  # by the first pass
-    identity: tuple[int, ...] | None = None  # of the file before the last pass; None: it had just been written
+    identity: tuple[int, ...] | None = None  # identity of the file before the last pass; None: it had just been written
 
     def __post_init__(self) -> None:
         weakref.finalize(self, os.close, self.descriptor)
 
     def release(self) -> None:
-        """Give the pages back that were read: they are the file's, and come again when they are asked for."""
+        """Release the pages that were read; they are read from the file again on demand."""
         self.memory.madvise(mmap.MADV_DONTNEED)
 
 
@@ -78,8 +78,8 @@ def cache_folder() -> Path:
 
 
 def map_words(path: Path, offset: int, count: int, integer: bool) -> torch.Tensor:
-    """A flat tensor over `count` words of a file from byte `offset` on. OSError where it is none, DataError where it is
-    too short."""
+    """A flat tensor over `count` words of a file from byte `offset` on. OSError if it cannot be mapped, DataError if it
+    is too short."""
     with open_file(path) as file:
         status = os.fstat(file.fileno())
         if count < 1 or offset < 0 or status.st_size < offset + 4 * count:
@@ -89,13 +89,13 @@ def map_words(path: Path, offset: int, count: int, integer: bool) -> torch.Tenso
     memory.madvise(mmap.MADV_RANDOM)
     words = np.frombuffer(memory, "<i4" if integer else "<f4", count, offset)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it cannot be written to
+        warnings.simplefilter("ignore")  # a warning that it is not writable
         tensor = torch.from_numpy(words)
     return mark(tensor, Source(path, offset, words, memory, descriptor))
 
 
 def mark(tensor: torch.Tensor, source: Source) -> torch.Tensor:
-    """The tensor, known as another view of all of a source's words."""
+    """Register a tensor as another view of all of a source's words."""
     _sources[tensor] = source
     return tensor
 
@@ -105,14 +105,14 @@ def source_of(tensor: torch.Tensor) -> Source | None:
 
 
 def flat_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The words of a tensor that stays in its file; None of every other."""
+    """The words of a tensor that stays in its file; None for any other tensor."""
     source = source_of(tensor)
     return None if source is None else mark(tensor.reshape(-1), source)
 
 
 def refuse_changed(tensor: torch.Tensor, anew: bool = False) -> None:
-    """Raise DataError if the file holds other words than when it was first hashed; give back what was read of it.
-    `anew`: it is hashed again even if its identity is the same."""
+    """Raise DataError if the file holds other words than when it was first hashed; release its pages. `anew`: hash it
+    again even if its identity is unchanged."""
     if source := source_of(tensor):
         look_through(source, anew=anew)
         source.release()
@@ -122,21 +122,21 @@ def refuse_changed(tensor: torch.Tensor, anew: bool = False) -> None:
 
 
 def look_through(source: Source, tell: Tell | None = None, anew: bool = False) -> Found:
-    """What the first pass over the words found; DataError if the words are others now."""
+    """The results of the first pass over the words; DataError if the words have changed."""
     identity = _identity(source)
     if source.found is None:
         source.found = _pass(source, tell)
     elif (anew or identity is None or identity != source.identity) and not _same_words(source, source.found, tell):
         raise DataError(
-            f"{source.path} holds other words than when it was hashed: nothing that was computed since counts; "
-            "restore it, or prepare the job again"
+            f"{source.path} holds other words than when it was hashed: nothing computed since then is valid; restore "
+            f"it, or prepare the job again"
         )
     source.identity = identity
     return source.found
 
 
 def _identity(source: Source) -> tuple[int, ...] | None:
-    """Device, inode, size, both times of change, of which a user can set one only; None if it changed just now."""
+    """Device, inode, size, both times of change, of which a user can set only one; None if it has just changed."""
     status = os.fstat(source.descriptor)
     if abs(time.time_ns() - status.st_ctime_ns) < SETTLED:
         return None

@@ -14,7 +14,7 @@ from vgame.errors import ProofError
 
 
 class Kind(IntEnum):
-    """The second byte of every hash: which tree a node belongs to."""
+    """The second byte of every hash: the kind of its tree."""
 
     RUN = 1
     SEGMENT = 2
@@ -46,7 +46,7 @@ def node_hash(kind: Kind, left: bytes, right: bytes) -> bytes:
 
 @cache
 def padding(kind: Kind, height: int) -> bytes:
-    """Root of a subtree of the given height that holds nothing: H(0x02 ‖ kind) at height 0."""
+    """Root of an empty subtree of the given height: H(0x02 ‖ kind) at height 0."""
     if height == 0:
         return hashlib.sha256(bytes([2, kind])).digest()
     below = padding(kind, height - 1)
@@ -59,7 +59,7 @@ def tree_height(count: int) -> int:
 
 
 def fold(kind: Kind, nodes: Sequence[bytes], depth: int, base: int = 0) -> bytes:
-    """Root of `depth` levels over `nodes`, which stand at height `base`; missing nodes are padding."""
+    """Root of `depth` levels over `nodes` of height `base`; missing nodes are padding."""
     level = list(nodes)
     for height in range(base, base + depth):
         if len(level) % 2:
@@ -109,7 +109,7 @@ class Tree:
         return [self.node(h, (index >> (h - height)) ^ 1) for h in range(height, top)]
 
     def range_proof(self, first: int, last: int) -> list[bytes]:
-        """What shows the root beside the leaves first..last, from below."""
+        """The hashes that, with the leaves first..last, determine the root, from below."""
         siblings = []
         for height in range(self.height):
             if first % 2:

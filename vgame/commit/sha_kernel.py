@@ -1,5 +1,5 @@
-"""SHA-256 of many short messages at once, with the processor's SHA instructions. Twin: hashlib, which serves everywhere
-else.
+"""SHA-256 of many short messages at once, with the processor's SHA instructions. Twin: hashlib, used on all other
+processors.
 
 In: the bytes of a tensor. Out: the hashes of its leaves, the levels above them. A call of hashlib costs as much as the
 hashing of 512 bytes and holds the interpreter's lock; here two messages share the pipeline, and threads share the rest.
@@ -18,7 +18,7 @@ from vgame.system.threads import share
 
 LEAF = 512  # bytes of a leaf
 DIGEST = 32
-#: Hashes that are worth a thread.
+#: Least number of hashes for a thread.
 WORTH = 1 << 10
 
 # The constants of FIPS 180-4, section 4.2.2 and 5.3.3: fractions of the roots of the first primes.
@@ -49,7 +49,7 @@ def available() -> bool:
 
 
 class _Stream:
-    """One message's registers while a block goes through; every method emits instructions."""
+    """One message's registers during a block; every method emits instructions."""
 
     def __init__(self, builder: ir.IRBuilder, state: ir.Value, block: ir.Value) -> None:
         self.builder, self.vector = builder, ir.VectorType(ir.IntType(32), 4)

@@ -1,7 +1,7 @@
 """Tensors as words and roots (docs/formats.md section 1).
 
 In: torch tensors of float32 or int32. Out: little-endian words, roots of tensors and of lists of tensors.
-NaN is canonicalised here and nowhere else: no operator sees a NaN's payload, so this is where it could first matter.
+NaN is canonicalised here and nowhere else: no operator depends on a NaN's payload.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from vgame.commit.merkle import Kind, fold, tree_height
 from vgame.commit.words import words_root
 
 CANONICAL_NAN = 0x7FC00000
-#: Tensor: (its version, its root), as long as the tensor lives.
+#: Tensor -> (its version, its root), for the tensor's lifetime.
 _roots = WeakTensorKeyDictionary()
 
 
 def checked(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, if it has words. TypeError: it is neither float32 nor int32."""
+    """The tensor. TypeError unless it is float32 or int32."""
     if tensor.dtype not in (torch.float32, torch.int32):
         raise TypeError(f"a tensor of {tensor.dtype} has no words: float32 and int32 do")
     return tensor
@@ -47,13 +47,13 @@ def from_words(words: np.ndarray, *, integer: bool) -> torch.Tensor:
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The words as bytes, without a copy where none is needed."""
+    """The words as bytes, without a copy if possible."""
     return memoryview(to_words(tensor)).cast("B")
 
 
 def tensor_root(tensor: torch.Tensor) -> bytes:
-    """Root of the TENSOR tree. A tensor that has not changed since it was asked for last is not hashed again;
-    of one in a file, vgame.commit.mapped knows.
+    """Root of the TENSOR tree. A tensor that has not changed since its last hashing is not hashed again; for a tensor
+    in a file see vgame.commit.mapped.
 
     SAFETY: torch counts its own writes only; nothing in vgame writes to a tensor by other means once it has been
     hashed.
@@ -68,7 +68,7 @@ def _root_here(tensor: torch.Tensor) -> bytes:
 
 
 def _hash(tensors: Sequence[torch.Tensor]) -> None:
-    """Remember the roots of the tensors that have changed since; those on a GPU are hashed there, all together."""
+    """Store the roots of changed tensors; tensors on a GPU are hashed there, all together."""
     changed = [t for t in tensors if source_of(t) or _roots.get(t, (None, b""))[0] != t._version]
     there = [checked(t) for t in changed if gate.in_use(t.device)]
     here = [t for t in changed if not gate.in_use(t.device)]
@@ -83,14 +83,14 @@ def _hash(tensors: Sequence[torch.Tensor]) -> None:
 
 @runtime_checkable
 class Rooted(Protocol):
-    """Tensors that are not at hand, and their roots."""
+    """A sequence of tensors that also computes their roots."""
 
     @property
     def roots(self) -> Sequence[bytes]: ...
 
 
 def tensor_roots(tensors: Iterable[torch.Tensor]) -> Sequence[bytes]:
-    """The root of each tensor. Of tensors that come one after the other, one at a time is held."""
+    """The root of each tensor. From an iterator, one tensor at a time is in memory."""
     if isinstance(tensors, Rooted):
         return tensors.roots
     if isinstance(tensors, Sequence):

@@ -1,6 +1,6 @@
-"""Trees of a claim as an agent knows them: its own where it agrees, what was revealed where it does not.
+"""Trees of a claim from an agent's view: its own nodes where both agree, revealed nodes where they differ.
 
-An honest auditor's path is the first difference, so everything left of it is its own, and every sibling to the right
+An honest auditor's path is the first difference, so all nodes left of it are its own, and every sibling to the right
 was revealed with it.
 """
 
@@ -15,7 +15,7 @@ Revealed = Mapping[tuple[int, int, bytes], Sequence[bytes]]  # (kind, height, no
 
 
 def reveal_depth(height: int, depth: int) -> int:
-    """Levels that one reveal goes down: ceil(h / ceil(h / d)). Twin: Merkle.revealDepth."""
+    """Levels of one reveal: ceil(h / ceil(h / d)). Twin: Merkle.revealDepth."""
     if height == 0:
         return 0
     turns = -(-height // depth)
@@ -28,20 +28,20 @@ def run_leaf(state: bytes, log: bytes | None = None) -> bytes:
 
 
 def run_tree(checkpoints: Sequence[bytes], count: int, logs: Sequence[bytes] | None = None) -> Tree:
-    """The run tree over the state roots of checkpoints 1..count (and the roots of their logs, mode `logged`); where
-    there are fewer its leaves are padding."""
+    """The run tree over the state roots of checkpoints 1..count (and the roots of their logs, mode `logged`); missing
+    leaves are padding."""
     leaves = map(run_leaf, checkpoints, logs) if logs is not None else map(run_leaf, checkpoints)
     return known_tree(Kind.RUN, list(leaves), count, padding(Kind.RUN, 0))
 
 
 def known_tree(kind: Kind, leaves: Sequence[bytes], count: int, unknown: bytes) -> Tree:
-    """A tree of `count` leaves of which this side has only the first ones. The trainer must not be able to guess
-    `unknown`: then its leaves are different there, whatever it claims."""
+    """A tree of `count` leaves of which this side knows only the first ones. `unknown` must be unpredictable for the
+    trainer, so that these leaves differ from any claim."""
     return Tree(kind, [*leaves[:count], *[unknown] * (count - len(leaves))])
 
 
 def subtree_path(kind: Kind, children: Sequence[bytes], index: int, base: int) -> list[bytes]:
-    """Siblings from child `index` up to the node over all children, which stand at height `base`."""
+    """Siblings from child `index` up to the node over all children, which have height `base`."""
     depth = tree_height(len(children))
     path = []
     for level in range(depth):

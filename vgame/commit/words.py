@@ -1,6 +1,6 @@
 """Words of a tensor as leaves of its tree, without torch (docs/formats.md section 1).
 
-Large tensors go through sha_kernel.py where the processor has what it needs; the hashes are the same.
+Large tensors are hashed by sha_kernel.py if the processor supports it; the hashes are the same.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from vgame.commit.merkle import LEAF_PREFIX, Kind, Tree, fold, padding, tree_hei
 
 LEAF_WORDS = 128
 LEAF_BYTES = 4 * LEAF_WORDS
-#: Hashes from which on compiled code pays for being loaded.
+#: Number of hashes from which on loading compiled code pays off.
 MANY = 1 << 10
-#: Nodes that are left to hashlib.
+#: Number of nodes up to which hashlib is used.
 FEW = 8
 
 
@@ -32,13 +32,13 @@ def tensor_height(elements: int) -> int:
 
 
 def leaf_bytes(words: bytes | memoryview, leaf: int) -> bytes:
-    """The 512 bytes of one leaf of little-endian words, filled with zeros behind the last word."""
+    """The 512 bytes of one leaf of little-endian words, padded with zeros."""
     return bytes(words[leaf * LEAF_BYTES : (leaf + 1) * LEAF_BYTES]).ljust(LEAF_BYTES, b"\0")
 
 
 @cache
 def kernel() -> ModuleType | None:
-    """The compiled hashes, imported where they are needed first."""
+    """The compiled hashes, imported at first use."""
     from vgame.commit import sha_kernel
 
     return sha_kernel if sha_kernel.available() else None
@@ -62,7 +62,7 @@ def leaf_hashes(words: bytes | memoryview) -> list[bytes]:
 
 
 def _leaf_digests(words: bytes | memoryview) -> np.ndarray:
-    """The same as uint8 [leaves, 32], by the kernel."""
+    """The leaf hashes as uint8 [leaves, 32], by the kernel."""
     whole = len(words) // LEAF_BYTES * LEAF_BYTES
     digests = kernel().leaf_hashes(np.frombuffer(words, np.uint8, whole), Kind.TENSOR)
     return _append(digests, leaf_hashes(words[whole:])) if whole < len(words) else digests
@@ -78,7 +78,7 @@ def words_tree(words: bytes | memoryview) -> Tree:
 
 
 class WordsTree(Tree):
-    """Large levels by compiled code."""
+    """A tree with large levels hashed by compiled code."""
 
     def above(self, below: Sequence[bytes]) -> list[bytes]:
         if len(below) < MANY or not kernel():
@@ -101,7 +101,7 @@ def words_range_proof(words: memoryview, first: int, last: int) -> list[bytes]:
 
 
 def words_root(words: bytes | memoryview, height: int | None = None) -> bytes:
-    """Root over little-endian words; `height`: of a higher tree, which holds nothing else."""
+    """Root over little-endian words; `height`: of a higher tree, otherwise empty."""
     height = tensor_height(len(words) // 4) if height is None else height
     if len(words) < MANY * LEAF_BYTES or not kernel():
         return fold(Kind.TENSOR, leaf_hashes(words), height)

@@ -1,10 +1,9 @@
-"""Which maps of a program are computed together, block by block (vgame/arithmetic/numba/pointwise.py), and when values
-are let go.
+"""Fuse maps of a program into chains that are computed block by block (vgame/arithmetic/numba/pointwise.py), and find
+when values are freed.
 
-In: the operators of a step, and which outputs are kept to its end. Out: units in the order in which they run: single
-operators, and chains of maps over equally many words of which each reads another's output in place. A chain runs where
-its last map stands, and no other operator reads any of its outputs before. Outputs that only the chain reads are never
-written to memory.
+In: the operators of a step, and the outputs kept to its end. Out: units in order of execution: single operators, and
+chains of maps over equally many words that read each other's outputs in place. A chain runs at the position of its last
+map; no other operator reads any of its outputs before. Outputs that only the chain reads are never written to memory.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from vgame.arithmetic.torch.products import WORTH
 from vgame.execute.layout import plan, row_major
 from vgame.program.operators import Access, Contract, Map, Operator, RefClass, Variant, operand_refs
 
-#: A product that is worth a thread and whose first reader comes so many operators later may be finished later.
+#: A product large enough for a thread may be finished later if its first reader comes so many operators later.
 FAR = 64
-#: Functions that stay operators of their own: loops of many instructions, with passes of their own.
+#: Functions that are not fused: loops of many instructions, with passes of their own.
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
-#: The same for the GPU's kernels, which leave to torch what is rare and not one instruction.
+#: The same for the GPU's kernels, which leave rare functions of several instructions to torch.
 ALONE_ON_GPU = ALONE | {
     Function.FLOOR,
     Function.CEIL,
@@ -37,7 +36,7 @@ ALONE_ON_GPU = ALONE | {
     Function.IDIV,
     Function.IMOD,
 }
-#: Maps of a chain at most: a thread holds a block per value and constant of it.
+#: Maps of a chain at most: a thread holds one block per value and constant.
 LONGEST = 256
 
 Source = tuple[Access, tuple[int, ...]]  # an access, and the index space that it reads over
@@ -45,10 +44,10 @@ Source = tuple[Access, tuple[int, ...]]  # an access, and the index space that i
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are let go
+    """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are freed
     afterwards.
 
-    patient: whether it is a product that no operator reads for long.
+    patient: whether it is a product that is read much later.
     """
 
     index: int
@@ -61,8 +60,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A chain, where its inputs come from, the operators whose outputs its results are, and those that it looks at for
-    infinities."""
+    """A chain: the sources of its inputs, the operators of its results, and those checked for infinities."""
 
     chain: Chain
     elements: int
@@ -78,8 +76,7 @@ def units_of(
     fuse: bool,
     alone: Collection[Function] = ALONE,
 ) -> list[Unit]:
-    """The units of a step. kept: operators whose outputs are needed after it; finite: those of them that must be
-    finite.
+    """The units of a step. kept: operators whose outputs are needed after it; finite: those that must be finite.
 
     Without `fuse`, every operator is a unit; with it, maps of the functions in `alone` are.
     """
@@ -116,7 +113,8 @@ def units_of(
 
 
 def _is_patient(operator: Operator, index: int, readers: Sequence[int], kept: bool) -> bool:
-    """Outputs without readers are not: a step would compute as many as there is time for, and vary in length."""
+    """Outputs without readers are not patient: a step would compute as many as there is time for, and vary in
+    length."""
     if not isinstance(operator, Contract) or operator.variant is not Variant.DOT:
         return False
     first = min(readers, default=index + FAR if kept else index)
@@ -126,11 +124,10 @@ def _is_patient(operator: Operator, index: int, readers: Sequence[int], kept: bo
 def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[list[int]]:
     """The maps of each chain, in rising order.
 
-    A group is open as long as no operator outside has read from it; so each reader of its outputs comes after its last
-    map.
+    A group is open until an operator outside reads from it, so each reader of its outputs comes after its last map.
     """
     groups: dict[int, list[int]] = {}
-    owner: dict[int, int] = {}  # operator: its group, while that is open
+    owner: dict[int, int] = {}  # operator -> its open group
     for i, operator in enumerate(operators):
         fits = isinstance(operator, Map) and operator.function not in alone and not _is_narrow(operator, alone)
         reads = [(ref.index, n) for n, (ref, _, _) in enumerate(operand_refs(operator)) if ref.cls is RefClass.OPERATOR]
@@ -165,7 +162,7 @@ def is_identity(access: Access, sizes: tuple[int, ...]) -> bool:
 def _compose(
     operators: Sequence[Operator], group: list[int], outside: Collection[int], finite: Collection[int]
 ) -> Fused:
-    """The instructions of a chain. A block of our own is used again once its value has been read for the last time."""
+    """The instructions of a chain. A temporary block is reused after the last read of its value."""
     slots = _Slots(operators, group, [i for i in group if i in outside])
     code = [slots.instruction(i) for i in group]
     words = np.zeros(slots.count, np.uint32)
@@ -200,8 +197,7 @@ class _Slots:
         self.count, self.unused = first + len(self.constants), []
 
     def instruction(self, index: int) -> list[int]:
-        """The row of one map. Its result never shares a block with what it reads, or the loops could not use
-        vectors."""
+        """The row of one map. Its result never shares a block with its operands: loops need that to use vectors."""
         operator = self.operators[index]
         operands = [self._operand(access, operator.sizes) for access in operator.accesses]
         if index not in self.values:

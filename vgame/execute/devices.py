@@ -1,7 +1,7 @@
 """Devices: hardware and software configurations that compute. Several of them fit on one CPU.
 
 `prepare_environment` must run before torch is imported (it only sets environment variables); `use_device` runs after.
-The command line uses the names, and so do the tests that show that bits do not depend on the device.
+The command line uses the names, and so do the tests that bits do not depend on the device.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vgame.errors import VgameError
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`kind` is torch's device; the environment chooses the vendor library's kernels; own: whether a CPU's products are
-    made by kernels of our own."""
+    """`kind` is torch's device; the environment chooses the vendor library's kernels; own: whether vgame's own kernels
+    make a CPU's products."""
 
     name: str
     what: str
@@ -33,15 +33,15 @@ class Device:
 DEVICES = {
     device.name: device
     for device in (
-        Device("default", "the CPU with our own products, and the kernels that its libraries choose"),
+        Device("default", "the CPU with vgame's own products, and the kernels that its libraries choose"),
         Device(
             "compatible",
-            "the CPU with the library's products, by the kernels that every x86-64 has: another order of summation",
+            "the CPU with the library's products, by the kernels of every x86-64: another order of summation",
             environment={"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
             onednn=False,
             own=False,
         ),
-        Device("reversed", "the CPU with every sum taken backwards, in three pieces", reverse=True),
+        Device("reversed", "the CPU with every sum backwards, in three pieces", reverse=True),
         Device("cuda", "the first CUDA GPU", kind="cuda"),
     )
 }
@@ -55,22 +55,23 @@ def find(name: str) -> Device:
 
 
 def prepare_environment(name: str) -> None:
-    """For a process that is vgame's own, before it loads torch: what the vendor's libraries read then."""
-    # at its usual threshold Python's garbage collector runs several times while torch makes its 300,000 objects
+    """Set the environment of vgame's own process for the vendor's libraries, before torch is loaded."""
+    # at the default threshold Python's garbage collector would run several times while torch creates 300,000 objects
     gc.set_threshold(20_000)
     os.environ.update(find(name).environment)
 
 
 @contextmanager
 def use_device(name: str) -> Iterator[str]:
-    """Make this process the device; yields torch's name of it. Refuses a device that flushes subnormals to zero."""
+    """Context that makes this process the device; yields torch's name of it. VgameError if it flushes subnormals to
+    zero."""
     import torch
 
     from vgame.arithmetic import certified
 
     device = find(name)
     if device.kind == "cuda" and not torch.cuda.is_available():
-        raise VgameError("device cuda was asked for, but torch finds no CUDA GPU; use --device default")
+        raise VgameError("--device cuda: torch finds no CUDA GPU; use --device default")
     sums = certified.reversed_order() if device.reverse else certified.own_kernels(device.own)
     with _library_flags(device), sums:
         refuse_flush_to_zero(device.kind)
@@ -79,7 +80,7 @@ def use_device(name: str) -> Iterator[str]:
 
 @contextmanager
 def _library_flags(device: Device) -> Iterator[None]:
-    """Torch's global flags as the device needs them, and as they were afterwards."""
+    """Context that sets torch's global flags for the device, and restores them."""
     import torch
 
     matmul = torch.backends.cuda.matmul

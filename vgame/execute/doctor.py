@@ -1,8 +1,9 @@
-"""What this device can do, and what would break bits.
+"""Test a device for faults that would change bits.
 
-Every whitelisted kernel runs against the exact reference, the assumptions of docs/numerics.md one by one.
+Every whitelisted kernel is compared with the exact reference, and the assumptions of docs/numerics.md are tested one by
+one.
 
-In: a device. Out: findings; a device with a failed one must not train or audit.
+In: a device. Out: findings; a device with a failed finding must not train or audit.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ SPECIAL = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One question and its answer; `ok` is None where it is only information."""
+    """One question and its answer; `ok` is None for mere information."""
 
     what: str
     ok: bool | None
@@ -79,7 +80,7 @@ def examine(kind: str) -> Iterator[Finding]:
 
 
 def _other_builds() -> Iterator[Finding]:
-    """torchvision and torchaudio are built for one build of torch: another one fails when it is imported."""
+    """Packages built for another build of torch, such as torchvision and torchaudio, which fail at import."""
     build = build_of(version("torch"))
     for name in ("torchvision", "torchaudio"):
         with suppress(PackageNotFoundError):
@@ -99,14 +100,14 @@ def build_of(text: str) -> str:
 
 
 def _makes_products(kind: str) -> Iterator[Finding]:
-    """Whose kernels make the binary64 sums of products on a CPU."""
+    """The source of the kernels for binary64 sums of products on a CPU."""
     if kind != "cpu":
         return
     form = own_products.form()
     if own_multiply(torch.device(kind)):
-        detail = f"kernels of our own, {form.rows} x {form.columns} sums in registers of {form.lanes} binary64"
+        detail = f"vgame's own kernels, {form.rows} x {form.columns} sums in registers of {form.lanes} binary64"
     else:
-        why = "as this device asks" if form else "this processor has no fused multiply-adds"
+        why = "as this device specifies" if form else "this processor has no fused multiply-adds"
         detail = f"the library's kernels: {why}"
     yield Finding("products are made by", None, detail)
 
@@ -127,7 +128,7 @@ def _subnormals(kind: str) -> Finding:
 
 
 def draw(count: int, seed: int) -> np.ndarray:
-    """Words with every special one, and random bits."""
+    """All special words, and random bits."""
     words = np.random.default_rng(seed).integers(0, 2**32, count, dtype=np.uint32)
     words[: len(SPECIAL)] = SPECIAL
     return words
@@ -162,7 +163,7 @@ def _products(kind: str) -> Finding:
 
 
 def _non_finite_rows(kind: str) -> Finding:
-    """The vendor's binary64 product must not skip zero factors: infinity times zero is NaN wherever it stands."""
+    """The vendor's binary64 product must not skip zero factors: infinity times zero is NaN at every position."""
     good = True
     for m, n, k in ((1, 1, 1), (3, 5, 7), (64, 64, 64), (33, 65, 300), (128, 1, 1000)):
         a, b = torch.zeros(m, k, dtype=torch.float64, device=kind), torch.ones(k, n, dtype=torch.float64, device=kind)

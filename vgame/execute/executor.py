@@ -51,7 +51,7 @@ class Executor:
         keep_pages()
         self.program, self.seed = program, seed
         self.device = torch.device(device)
-        refuse_too_long(program, self.device)  # here: before a bond is put on the job
+        refuse_too_long(program, self.device)  # here: before a bond is staked on the job
         self.kernels = MODES[mode]()
         self.data, self.scalars = [t.to(self.device) for t in data], scalars.to(self.device)
         self.constants = [t.to(self.device) for t in program.constants]
@@ -67,7 +67,7 @@ class Executor:
         return [t.to(self.device) for t in state]
 
     def initial(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The state that the first step starts from."""
+        """The state before the first step."""
         return self.to_device(state)
 
     def step(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> StepResult:
@@ -76,14 +76,15 @@ class Executor:
         return self.finish(self.launch(step, state, tap))
 
     def launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> Launched:
-        """The same, started only: with the Triton kernels nothing waits for the device, and the step is the clock's."""
+        """Start a step without waiting: with the Triton kernels nothing waits for the device, and the clock gives the
+        step."""
         with ours() if self.device.type == "cpu" else nullcontext():
             return self._launch(step, state, tap)
 
     def _launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None) -> Launched:
         self._refuse_other(state)
         while tap is None and (planned := self._planned(state)):
-            if launched := planned.launch(step, state, self._told if self.watch else None):
+            if launched := planned.launch(step, state, self._record_time if self.watch else None):
                 return launched
             self._plan = None
         shared = tap is None and pointwise.in_use(self.device)
@@ -108,13 +109,12 @@ class Executor:
                 work.stop()
 
     def finish(self, launched: Launched) -> StepResult:
-        """Wait for the verdict of a step."""
+        """Wait for a step's check that values are finite."""
         verdicts = zip(launched.checked, launched.finite.tolist(), strict=True)
         return StepResult(launched.state, launched.loss, min((i for i, finite in verdicts if not finite), default=None))
 
     def _units(self, fuse: bool, traced: bool = False) -> tuple[list[Unit], tuple[int, ...]]:
-        """What a step consists of, and the outputs that must be finite, those of a chain beside each other; found
-        once."""
+        """The units of a step, and the outputs that must be finite, with those of a chain side by side; found once."""
         key = fuse, gate.in_use(self.device), traced
         if key not in self._plans:
             operators, finite = self.program.operators, self.program.finite
@@ -128,7 +128,7 @@ class Executor:
         return self._plans[key]
 
     def _planned(self, state: Sequence[torch.Tensor]) -> Planned | None:
-        """The step as a plan, where it is small and computed in the ordinary way."""
+        """The step as a plan, if it is small and computed in the ordinary way; else None."""
         ordinary = self.plans and pointwise.in_use(self.device) and certified.is_native()
         if not ordinary or type(self.kernels) is not Correct:
             return None
@@ -144,12 +144,12 @@ class Executor:
 
     @staticmethod
     def _refuse_other(state: Sequence[torch.Tensor]) -> None:
-        """VgameError unless the tensors are flat: loops read words where they stand."""
+        """VgameError unless the tensors are flat: loops read words in place."""
         for tensor in state:
             if tensor.dim() != 1 or not tensor.is_contiguous():
                 raise VgameError(
-                    f"a state tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is given; words one "
-                    "after the other are expected: tensor.contiguous().reshape(-1)"
+                    f"a state tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is given; contiguous "
+                    f"words are expected: tensor.contiguous().reshape(-1)"
                 )
 
     def _ordinary(
@@ -166,7 +166,7 @@ class Executor:
         return run.flat_output(run.compute(index, self.program.operators[index]))
 
     def rank_operator(self, run: Run, index: int, operator: Operator) -> torch.Tensor:
-        """The output of an operator that is of no program (vgame/ranks)."""
+        """The output of an operator outside programs (vgame/ranks)."""
         raise AssertionError(f"unknown operator {operator}")
 
     def _watched(self, run: Run, unit: Unit) -> None:
@@ -174,10 +174,10 @@ class Executor:
         run.compute_unit(unit)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        self._told(unit, time.perf_counter() - start)
+        self._record_time(unit, time.perf_counter() - start)
 
-    def _told(self, unit: Unit, seconds: float) -> None:
-        """A chain's time is shared by its operators in equal parts."""
+    def _record_time(self, unit: Unit, seconds: float) -> None:
+        """Record the time of a unit; a chain's time is shared equally by its operators."""
         for index in unit.members:
             self.watch(index, seconds / len(unit.members))
 

@@ -1,7 +1,7 @@
-"""A training step recorded once in a CUDA graph and replayed: the cost of starting some thousand kernels disappears.
+"""A training step recorded once in a CUDA graph and replayed, without the cost of starting some thousand kernels.
 
 In: an executor whose kernels never wait for the host (vgame/arithmetic/triton). Out: the same steps, the same words.
-The values that change from step to step lie in the device's memory: the state, which is copied in, and the step's
+The values that change from step to step are in the device's memory: the state, which is copied in, and the step's
 number (`Executor.clock`).
 """
 

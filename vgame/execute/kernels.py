@@ -27,7 +27,7 @@ class Kernels(Protocol):
     """What a rounding mode computes; shapes as in vgame.arithmetic.certified.
 
     `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. dot may leave its jobs to
-    `run`, and its result is complete when these are done; or it does them itself. bfloat16: the result is rounded to 8
+    `run`, and its result is complete when these are done; or it runs them itself. bfloat16: the result is rounded to 8
     bits, once.
     """
 
@@ -65,7 +65,7 @@ def _to_integer(x: Tensor) -> Tensor:
     return wide.clamp(-(2.0**31), 2.0**31 - 1).trunc().to(torch.int32)
 
 
-#: Two binary32 exponents differ by at most 277, and 27 quotient bits come off at a time.
+#: Two binary32 exponents differ by at most 277, and 27 quotient bits are removed at a time.
 FMOD_ROUNDS = 11
 
 
@@ -85,7 +85,7 @@ def _fmod(x: Tensor, y: Tensor) -> Tensor:
         scaled = divisor * power
         rest = rest - torch.where(torch.isinf(scaled), 0.0, (rest / scaled).floor() * scaled.nan_to_num(posinf=0.0))
         rest = torch.where(rest < 0, rest + scaled, rest)
-        if not gate.in_use(x.device) and not bool((shift > 27).any()):  # a look that waits for the device
+        if not gate.in_use(x.device) and not bool((shift > 27).any()):  # this check waits for the device
             break
         shift = (shift - 27).clamp(min=0)
     return torch.where(valid, torch.copysign(rest.to(torch.float32), x), torch.nan)
@@ -218,7 +218,7 @@ class Plain:
 
     def dot(self, a: Tensor, b: Tensor, run: Runner = each, bfloat16: bool = False) -> Tensor:
         a, b = a.to(self.dtype), b.to(self.dtype)
-        if self.dtype is torch.float64:  # by the kernels that a device of another order replaces
+        if self.dtype is torch.float64:  # by the kernels that a device with another order replaces
             out = a.new_empty(max(len(a), len(b)), a.shape[1], b.shape[1])
             vendor().product(a, b, out)
             return _rounded(out, bfloat16)

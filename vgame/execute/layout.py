@@ -1,8 +1,8 @@
-"""Accesses as torch views: no data moves where strides can say it (docs/formats.md section 3).
+"""Accesses as torch views: no copy if strides can express the access (docs/formats.md section 3).
 
-In: a flat tensor and an access over an index space. Out: a tensor of the index space's shape; a padded copy only where
-the access leaves its bounds,
-and one gather per word only where that copy would be mostly gaps.
+In: a flat tensor and an access over an index space. Out: a tensor of the index space's shape; a padded copy only if the
+access leaves its bounds,
+and one gather per word only if that copy would be mostly gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vgame.arithmetic.indexed_matrix import Mirrored
 from vgame.arithmetic.workspace import copy_shared
 from vgame.program.operators import BROADCAST, Access, Dim
 
-WIDEST = 8  # how many words a padded copy may have per word that is read or written
+WIDEST = 8  # limit of words of a padded copy per word read or written
 
 
 def strides_of(dims: tuple[Dim, ...]) -> list[int]:
@@ -48,7 +48,7 @@ def steps_of(
 
 @lru_cache(1 << 16)
 def plan(access: Access, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int, tuple[int, ...]] | None:
-    """`steps_of` an access that never leaves its bounds; kept, because every step of a program asks again."""
+    """`steps_of` an access that never leaves its bounds; cached, since every step needs it."""
     if not access.always_inside(sizes):
         return None
     strides = strides_of(access.dims)
@@ -74,7 +74,7 @@ def look(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> Mirrored
 
 
 def gathered(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
-    """The operand word by word: any access, in memory for the index space only."""
+    """The operand word by word: any access, with memory for the index space only."""
     position = torch.zeros((1,) * len(sizes), dtype=torch.int64, device=base.device)
     for dim, coordinate in zip(access.dims, coordinates(access, sizes, base.device), strict=True):
         quotient = torch.div(coordinate, dim.divisor, rounding_mode="floor")
@@ -86,8 +86,8 @@ def gathered(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torc
 def spread(
     base: torch.Tensor, access: Access, sizes: tuple[int, ...]
 ) -> tuple[Mirrored, list[tuple[torch.Tensor, torch.Tensor]]] | None:
-    """(what the access sees, in memory of its own that is filled in between and around; (target, source) of what is to
-    be copied into it): the operand spread over every coordinate that occurs. None where that would be mostly gaps."""
+    """(view of the access in new memory, with fill in gaps and at borders; (target, source) of the copy into it): the
+    operand spread over every occurring coordinate. None if that would be mostly gaps."""
     bounds = access.bounds(sizes)
     extents = [high - low + 1 for low, high in bounds]
     if math.prod(extents) > WIDEST * (base.numel() + math.prod(sizes)):
@@ -109,7 +109,7 @@ def spread(
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where an access is in bounds: at the same slices of every index; and the strided view that it reads there."""
+    """The part of an access within bounds, as slices of every index, and the strided view that it reads there."""
 
     slices: tuple[slice, ...]
     sizes: tuple[int, ...]
@@ -166,7 +166,7 @@ def coordinates(access: Access, sizes: tuple[int, ...], device: torch.device) ->
 
 
 def inside(access: Access, sizes: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Truth values over the index space: is the access in bounds there?"""
+    """Truth values over the index space: whether the access is in bounds."""
     result = torch.ones((1,) * len(sizes), dtype=torch.bool, device=device)
     for dim, coordinate in zip(access.dims, coordinates(access, sizes, device), strict=True):
         fits = (coordinate >= 0) & (coordinate < dim.size * dim.divisor)

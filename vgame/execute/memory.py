@@ -1,8 +1,7 @@
-"""How much memory a step needs at least: a job that cannot run here is refused before it fills the machine.
+"""The least memory of a step: a job that does not fit is refused before it fills the machine.
 
-In: the units of a step. Out: words, or one sentence. Counted is only what certainly lies in memory: no views, nothing
-on the way. A step whose outputs are all looked at (for a dispute) makes each of them, which chains do not, and lays it
-out word by word.
+In: the units of a step. Out: words, or one sentence. Counts only words that are certainly in memory: no views, no
+temporaries. A step with a tap (for a dispute) makes each output, unlike chains, as contiguous words.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ def refuse_too_large(program: Program, units: Sequence[Unit], data: int, traced:
     if WORD * words > there:
         raise VgameError(
             f"a step of this job needs at least {WORD * words / GIB:,.1f} GiB of memory, this machine has "
-            f"{there / GIB:,.1f}: run it on one that has more"
+            f"{there / GIB:,.1f}: run it on a machine with more"
         )
 
 
 def words_at_once(units: Sequence[Unit], operators: Sequence[Operator], traced: bool) -> int:
-    """The most words of outputs that live at the same time."""
+    """Peak number of words of live outputs."""
     live: dict[int, int] = {}
     held = most = 0
     for unit in units:
@@ -47,7 +46,7 @@ def words_at_once(units: Sequence[Unit], operators: Sequence[Operator], traced: 
 
 
 def _in_order(operator: Copy) -> bool:
-    """Whether a copy's words may lie behind each other in its operand already."""
+    """Whether a copy's words may be contiguous in its operand."""
     found = plan(operator.accesses[0], operator.sizes) if len(operator.accesses) == 1 else None
     return found is not None and all(
         step == s or n == 1 for step, s, n in zip(found[0], row_major(operator.sizes), operator.sizes, strict=True)
@@ -55,8 +54,7 @@ def _in_order(operator: Copy) -> bool:
 
 
 def _words(operator: Operator, traced: bool) -> int:
-    """Of an operator's own output. A copy may be a view, a map one word that is seen many times; but not where all are
-    looked at."""
+    """Words of an operator's own output. A copy may be a view, a map one expanded word; not with a tap."""
     if traced and not (isinstance(operator, Copy) and _in_order(operator)):
         return operator.elements
     match operator:

@@ -1,7 +1,7 @@
 """One step of a program in the ordinary way: every operator's output is a new tensor.
 
 In: an executor, a step, a state. Out: the words of any operator or chain. Twin: vgame/execute/planned.py, for small
-steps, with memory that is used again.
+steps, with reused memory.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from vgame.program.operators import (
 from vgame.program.program import Program
 from vgame.system.threads import Later, Runner, each
 
-#: So many products may wait at a time.
+#: Limit of pending products.
 MOST_PENDING = 4
 
 
 class Owner(Protocol):
-    """What a step is of: vgame/execute/executor.py, or a rank's part of it."""
+    """The executor of a step: vgame/execute/executor.py, or a rank's."""
 
     program: Program
     data: Sequence[torch.Tensor]
@@ -76,14 +76,14 @@ class Run:
         self.executor, self.step, self.state = executor, step, state
         self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
         self.defers = defers  # whether products may be finished later
-        self.looked_at = looked_at  # whether every output is, as soon as it is there
-        self.pending: dict[int, Pending] = {}  # what has to be finished before an output is read, oldest first
-        self.found: dict[int, bool] = {}  # outputs of chains that must be finite: whether they are
+        self.looked_at = looked_at  # whether every output is finished at once
+        self.pending: dict[int, Pending] = {}  # work to finish before an output is read, oldest first
+        self.found: dict[int, bool] = {}  # outputs of chains that must be finite -> whether they are
         self.never_waits = gate.in_use(executor.device)
         table, clock = executor.scalars, executor.clock
         self.scalars = table.index_select(0, clock - 1)[0] if self.never_waits else table[step - 1]
         self.mark_of = {index: mark for mark, index in enumerate(checked)}
-        #: Of outputs that are not finite, in the device's memory; written by kernels only.
+        #: Marks of outputs that are not finite, in the device's memory; written by kernels only.
         self.marks = torch.zeros(len(checked), dtype=torch.int32, device=clock.device) if self.never_waits else None
 
     @staticmethod
@@ -120,13 +120,13 @@ class Run:
         return self.scalars[ref.index : ref.index + 1]
 
     def shaped(self, ref: Ref, shape: tuple[int, ...]) -> torch.Tensor:
-        """A tensor in a row-major shape; a strided output is viewed where it can be."""
+        """A tensor in a row-major shape; a view of a strided output if possible."""
         if ref.cls is RefClass.OPERATOR:
             return self.output(ref.index).reshape(shape)
         return self.flat(ref).view(shape)
 
     def matrix(self, ref: Ref, shape: tuple[int, int, int]) -> Matrix:
-        """A tensor as rows to be multiplied or added up; large ones that no strides can say are read where they lie."""
+        """A tensor as rows for products and sums; large ones that strides cannot express are read in place."""
         if ref.cls is RefClass.OPERATOR and self.executor.kernels.folds:
             return fold(self.finished(ref.index), shape)
         return self.shaped(ref, shape)
@@ -155,7 +155,7 @@ class Run:
 
             first = self.mark_of[fused.checked[0]] if fused.checked else 0
             results = by_kernel.run(fused.chain, fused.elements, inputs, self.marks, first)
-            self.found.update(dict.fromkeys(fused.checked, True))  # their marks say it
+            self.found.update(dict.fromkeys(fused.checked, True))  # their marks show it
         else:
             results, finite = chains.run(fused.chain, fused.elements, inputs)
             self.found.update(zip(fused.checked, finite.tolist(), strict=True))
@@ -163,7 +163,7 @@ class Run:
             self.outputs[index] = result
 
     def are_finite(self, checked: tuple[int, ...]) -> torch.Tensor:
-        """Whether every word of each of these outputs is finite; where a chain made it, that is known."""
+        """Whether every word of each of these outputs is finite; known already for a chain."""
         if self.never_waits:
             from vgame.arithmetic.triton import pointwise as by_kernel  # imported only where it runs
 
@@ -236,7 +236,7 @@ class Run:
         return out.expand(operator.batch, -1, -1)  # both may be shared
 
     def _begin(self, index: int, operator: Contract) -> None:
-        """A product that waits for threads with nothing to do; its operands wait with it, so only a few may."""
+        """Begin a product that idle threads finish; its operands stay in memory, so only a few may be pending."""
         while len(products := [i for i, work in self.pending.items() if isinstance(work, Later)]) >= MOST_PENDING:
             self.finished(products[0])
         self.pending[index] = work = Later()

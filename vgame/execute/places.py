@@ -1,7 +1,7 @@
-"""Where the values of a planned step lie: memory that is used again, views of it, and the copies that no view can say.
+"""Memory of a planned step: reused blocks, views of them, and copies for accesses that no view can express.
 
-In: operators' outputs one after the other, and what is read of them. Out: tensors whose memory stays, and the calls
-that fill it in every step. Twin: the values of vgame/execute/ordinary.py, which are made anew in every step.
+In: operators' outputs in order, and their reads. Out: tensors in fixed memory, and the calls that fill it in every
+step. Twin: the values of vgame/execute/ordinary.py, which are new tensors in every step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Call = Callable[[], object]
 
 
 class Memory:
-    """Words of a few sizes; what is given back is taken again."""
+    """A pool of blocks of a few sizes."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[torch.Tensor]] = defaultdict(list)
@@ -40,11 +40,11 @@ class Memory:
         return found[:words]
 
     def hold(self, value: torch.Tensor) -> None:
-        """One more reads this view; of other memory nothing is known."""
+        """Count one more reader of this view; other memory is not counted."""
         self._users[_storage(value)] += 1
 
     def release(self, value: torch.Tensor) -> None:
-        """One reads it no more."""
+        """Count one reader less."""
         place = _storage(value)
         self._users[place] -= 1
         if not self._users[place] and place in self._all:
@@ -57,7 +57,7 @@ def _storage(x: torch.Tensor) -> int:
 
 
 class Places:
-    """The values of a step, while it is planned. `calls`: what fills them, in order."""
+    """The values of a step, while it is planned. `calls`: the calls that fill them, in order."""
 
     def __init__(
         self,
@@ -87,13 +87,14 @@ class Places:
         self.values[index] = value
 
     def free(self, index: int) -> None:
-        """No unit after this one reads the output of the operator."""
+        """Free an operator's output after this unit."""
         value, self.values[index] = self.values[index], None
         if value is not None:
             self._leaving.append(_view(value))
 
     def end_unit(self) -> None:
-        """SAFETY: not before, for what a unit reads may be let go while its results are not placed yet."""
+        """Free memory at the end of a unit. SAFETY: not before, since a unit's operands must outlive the placing of its
+        results."""
         for view in self._leaving:
             self.memory.release(view)
         self._leaving.clear()
@@ -107,7 +108,7 @@ class Places:
         self.calls.append(partial(np.copyto, to, words))
 
     def copied(self, source: Value) -> torch.Tensor:
-        """The words in row-major order, flat. What no output holds (`put`) is never given back."""
+        """The words in row-major order, flat. Memory without an output (`put`) is never freed."""
         view = _view(source)
         result = self.place(view.numel(), view.dtype == torch.int32)
         self.copy(result.view(view.shape), source)
@@ -144,7 +145,7 @@ class Places:
         return self.copied(found).view(sizes) if isinstance(found, Mirrored) else found
 
     def seen(self, access: Access, sizes: tuple[int, ...]) -> Value:
-        """What an access sees; padding is written once, for its memory is not shared."""
+        """The view of an access; padding is written once, since its memory is not shared."""
         base = self.flat(access.ref)
         if plan(access, sizes):
             found = look(base, access, sizes)
@@ -158,7 +159,7 @@ class Places:
         return found if found.backwards else found.view
 
     def matrix(self, ref: Ref, shape: tuple[int, int, int], least_run: int = 1) -> Matrix:
-        """Rows to be multiplied or added up: a view, folded where its runs are not shorter, else a copy."""
+        """Rows for products and sums: a view, folded if its runs are not shorter, else a copy."""
         if ref.cls is not RefClass.OPERATOR:
             return self.flat(ref).view(shape)
         found = in_place(self.values[ref.index], shape, 0, least_run)

@@ -1,8 +1,9 @@
-"""A step of small tensors, planned once: every word has its place, every call its arguments, and a step is the calls.
+"""A step of small tensors, planned once: every word has a fixed place, every call fixed arguments, and a step is the
+list of calls.
 
-In: an executor on a CPU, in mode `correct`. Out: the same steps, the same words. What depends on shapes alone (views,
-layouts, tiles, memory, order) is found when the plan is made. Twin: vgame/execute/ordinary.py, which also
-computes what no call here does. The same idea on a GPU: vgame/execute/graph.py.
+In: an executor on a CPU, in mode `correct`. Out: the same steps, the same words. Everything that depends on shapes
+alone (views, layouts, tiles, memory, order) is computed with the plan. Twin: vgame/execute/ordinary.py, which also
+computes operators without a planned call. The same idea on a GPU: vgame/execute/graph.py.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ from vgame.program.operators import (
 from vgame.program.program import Program
 from vgame.system.threads import each, portions
 
-#: Words of state, and words that live at once in a step, up to which it is planned: beyond, Python's share is small.
+#: Limit of words of state, and of live words in a step, for a plan: above, Python's share of the time is small.
 MOST = 1 << 23
 
-#: Words of all outputs of a step, up to which it is planned: a plan holds up to 28 bytes for each.
+#: Limit of words of all outputs of a step for a plan, which holds up to 28 bytes per word.
 MOST_MADE = 1 << 24
 
 #: Computes an operator in the step's ordinary way: (step, state, scalars, outputs, its index) -> flat words.
@@ -56,7 +57,7 @@ Ordinary = Callable[[int, Sequence[torch.Tensor], torch.Tensor, list[Value | Non
 
 
 class Planned:
-    """The steps of one program over the same data, from states as this one."""
+    """The steps of one program over the same data, from states of the same form."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Planned:
         self.state = [torch.empty_like(tensor) for tensor in state]
         self.finite = np.ones(len(checked), np.bool_)
         self.step, self.memory, self._one_at_a_time = 0, Workspace(), Lock()
-        self.spoilt = False  # a step was interrupted: who helped may still write into this memory
+        self.spoilt = False  # a step was interrupted: helping threads may still write into this memory
         self.places = Places(len(program.operators), self.state, self.scalars, constants, data)
         self.marks = {index: mark for mark, index in enumerate(checked)}
         self.ends = [self._plan(unit) for unit in units]
@@ -87,7 +88,7 @@ class Planned:
     def launch(
         self, step: int, state: Sequence[torch.Tensor], watch: Callable[[Unit, float], None] | None = None
     ) -> Launched | None:
-        """The step's state, loss and verdict, in memory of their own; None where the plan can be used no more."""
+        """The step's state, loss and verdict, in new memory; None if the plan can no longer be used."""
         with self._one_at_a_time, torch.inference_mode(False), torch.no_grad():
             if self.spoilt:
                 return None
@@ -111,7 +112,7 @@ class Planned:
         return Launched(self._new(state), self.loss.clone(), self.checked, torch.from_numpy(self.finite.copy()))
 
     def _new(self, state: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """What no operator makes is the tensor that it was."""
+        """The new state; tensors without an operator are unchanged."""
         refs = [s.ref for s in self.program.sources]
         made = [i for i, ref in enumerate(refs) if ref.cls in (RefClass.OPERATOR, RefClass.SCALAR)]
         new = [state[ref.index] if ref.cls is RefClass.STATE else self.results[i] for i, ref in enumerate(refs)]
@@ -133,7 +134,7 @@ class Planned:
     # ---- planning ----
 
     def _plan(self, unit: Unit) -> int:
-        """How many calls there are after the unit's."""
+        """Plan a unit; returns the number of calls so far."""
         if unit.fused:
             self._chain(unit.fused)
         elif not self._operator(unit.index, unit.operator):
@@ -173,11 +174,11 @@ class Planned:
             places.put(index, result)
 
     def _lines(self, x: torch.Tensor) -> torch.Tensor:
-        """Words that a chain can read where they lie."""
+        """Words that a chain can read in place."""
         return x if chains.is_in_lines(x) else self.places.copied(x)
 
     def _operator(self, index: int, operator: Operator) -> bool:
-        """Whether the operator's calls are planned."""
+        """Plan an operator's calls; returns whether it has planned calls."""
         match operator:
             case Map():
                 return self._map(index, operator)
@@ -206,7 +207,7 @@ class Planned:
         return False
 
     def _filled(self, index: int, operator: Operator, call_of: Callable[[np.ndarray], Call]) -> bool:
-        """An output that one loop fills."""
+        """An output filled by one loop."""
         out = self.places.place(operator.elements, operator.integer)
         self.places.calls.append(call_of(out.numpy()))
         self.places.put(index, out)

@@ -1,8 +1,7 @@
-"""Where the time of a step goes, by kind of operator and by module.
+"""The time of a step by kind of operator and by module.
 
-In: the seconds of every operator of every step, from the executor. Out: tables for people, rows for programs. An output
-that is a view is made where it is first needed, so its cost is the reader's; a chain of maps shares its time equally
-among them.
+In: the seconds of every operator of every step, from the executor. Out: tables for people, rows for programs. A view is
+made at its first use, so its cost counts for the reader; a chain's time is shared equally by its maps.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MODULES = 15  # rows of the table by module
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A group of operators: how many a step has, milliseconds per step, share of the step."""
+    """A group of operators: number per step, milliseconds per step, share of the step."""
 
     name: str
     operators: int
@@ -28,7 +27,7 @@ class Row:
 
 
 class Profile:
-    """Collects; `record` is the executor's watch."""
+    """Collects times; `record` is the executor's watch."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -36,7 +35,7 @@ class Profile:
         self.started, self.steps, self.warm = time.perf_counter(), 0, False
 
     def record(self, operator: int, seconds: float) -> None:
-        """An operator has been computed; the first one of the program begins a step. A first step, which compiles, does
+        """Add the time of an operator; the first one of the program begins a step. The first step, which compiles, does
         not count."""
         self.steps += operator == 0
         if operator == 0 and self.steps == 2 and not self.warm:
@@ -45,7 +44,7 @@ class Profile:
         self.seconds[operator] += seconds
 
     def rows(self, name: Callable[[int], str]) -> list[Row]:
-        """Operators grouped by name, the dearest first."""
+        """Operators grouped by name, by descending time."""
         groups = defaultdict(list)
         for i, seconds in enumerate(self.seconds):
             groups[name(i)].append(seconds)

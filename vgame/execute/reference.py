@@ -1,8 +1,8 @@
 """Any single output element, slowly and exactly, from the words that it reads. Twins: vgame/execute/ordinary.py,
 contracts/Referee.sol.
 
-In: an operator, an element, and `read(ref, first, count)`. Out: the word. Which words are read, and in which order, is
-part of the meaning: the openings of docs/formats.md section 6 are exactly these reads.
+In: an operator, an element, and `read(ref, first, count)`. Out: the word. The reads and their order are part of the
+definition: the openings of docs/formats.md section 6 are exactly these reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Read = Callable[[Ref, int, int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Which element of which step."""
+    """An element and its step."""
 
     seed: int
     step: int
@@ -91,7 +91,7 @@ def _read_access(access: Access, index: tuple[int, ...], read: Read) -> int | No
 
 
 def operands(operator: Map, element: int, read: Read) -> list[int]:
-    """What a pointwise function is given."""
+    """The operand words of a pointwise function."""
     index = unravel(element, operator.sizes)
     return [_operand(a, index, read) for a in operator.accesses]
 
@@ -118,7 +118,7 @@ def _gather(operator: Gather, element: int, read: Read) -> int:
 
 
 def block_of(operator: ReduceMax, element: int) -> tuple[int, int]:
-    """(first word, count) that a maximum reads."""
+    """(first word, count) of a maximum's reads."""
     row, block = divmod(element, -(-operator.length // operator.block))
     first = block * operator.block
     return row * operator.length + first, min(operator.block, operator.length - first)

@@ -1,4 +1,4 @@
-"""What a step gives, and what is under way in it."""
+"""Results and pending work of a step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-#: Sees every operator's output (flat); what it returns takes the output's place. None on the fast path.
+#: Receives every operator's output (flat) and returns its replacement. None on the fast path.
 Tap = Callable[[int, torch.Tensor], torch.Tensor]
 
 

@@ -1,4 +1,4 @@
-"""How much a step computes: a job that no device of this kind can finish is refused before anything of it is computed.
+"""The work of a step: a job that no device of this kind can finish is refused before anything is computed.
 
 In: a program. Out: operations, or one sentence. Counted from the shapes alone, in time proportional to the number of
 operators.
@@ -14,15 +14,15 @@ from vgame.errors import VgameError
 from vgame.program.operators import ArgMax, Contract, Operator, ReduceMax, Variant
 from vgame.program.program import Program
 
-#: Operations a second that nothing exceeds: of a core (two FMA units of 512 bits, 4 GHz, twice that for minimal
-#: filtering), of a GPU.
+#: Upper bound of operations a second: of a core (two FMA units of 512 bits, 4 GHz, twice that for minimal filtering),
+#: of a GPU.
 FASTEST = {"cpu": 2**38, "cuda": 2**47}
-#: Seconds that a step may take even at that speed; devices reach a tenth of it or less.
+#: Longest step in seconds at that speed; devices reach a tenth of it or less.
 LONGEST_STEP = 600
 
 
 def operations(program: Program) -> int:
-    """Multiply-adds of a step's sums, words that its maxima look through, elements of all else."""
+    """Multiply-adds of a step's sums, words of its maxima, elements of all other operators."""
     return sum(map(_operations, program.operators))
 
 
@@ -38,7 +38,7 @@ def _operations(operator: Operator) -> int:
 
 
 def refuse_too_long(program: Program, device: torch.device) -> None:
-    """Raise VgameError if a step takes more than LONGEST_STEP however fast this device is."""
+    """Raise VgameError if a step takes more than LONGEST_STEP even at the highest speed."""
     count = operations(program)
     least = count / FASTEST[device.type] / (os.cpu_count() or 1 if device.type == "cpu" else 1)
     if least > LONGEST_STEP:

@@ -1,17 +1,16 @@
-"""What a rounding log may say: the one word that a sum has, given its entry. In integers.
+"""Admissible entries of a rounding log, and the one word of a sum for its entry, by integers.
 
-In: the words of one sum's operands, its log entry. Out: its word, and which entries a trainer can have. With v the
-exact sum and e = K * 2^-53 * (1 + 2^-20) * sum |terms|, K being the length of the sum in the program (e = 0 where all
-terms are multiples of some q and sum |terms| <= 2^53 q, because then no order of summation rounds; promises `classical`
-and `exact` of vgame/arithmetic/vendor.py):
+In: the words of one sum's operands, its log entry. Out: its word, and the entries that an honest trainer can have. With
+v the exact sum and e = K * 2^-53 * (1 + 2^-20) * sum |terms|, K being the length of the sum in the program (e = 0 where
+all terms are multiples of some q and sum |terms| <= 2^53 q, because then no order of summation rounds; promises
+`classical` and `exact` of vgame/arithmetic/vendor.py):
 
     no entry       RN_b(v)
     up, down       the named end c of the cell of v, if RN_b(v - e) <= c <= RN_b(v + e);
-                   else RN_b(v): such a log was tampered with
+                   else RN_b(v): such a log is forged
 
-An honest trainer's words are these, whatever its device did (docs/paper.md, section 3). A contract computes them from
-the exact accumulators of the terms and of their magnitudes, and the lowest bit of their OR:
-contracts/arithmetic/LoggedSum.sol.
+An honest trainer's words are these on every device (docs/paper.md, section 3). A contract computes them from the exact
+accumulators of the terms and of their magnitudes, and the lowest bit of their OR: contracts/arithmetic/LoggedSum.sol.
 """
 
 from __future__ import annotations
@@ -57,20 +56,21 @@ class Enclosure:
 
     @property
     def chance(self) -> float:
-        """How likely that is for a sum of this size and bound, wherever in its cell it lies: 2 e / ulp, at most 1."""
+        """The probability of that for a sum of this size and bound at a random place of its cell: 2 e / ulp, at most
+        1."""
         return float(min(1, 2 * self.bound / ulp(self.exact, self.bits)))
 
     def end(self, entry: Direction) -> int:
-        """What the entry names: RN_b(exact), or an end of the exact sum's cell."""
+        """The word named by an entry: RN_b(exact), or an end of the exact sum's cell."""
         return _positive_zero(copy_entry(self.exact, self.bits, entry))
 
     def admits(self, word: int) -> bool:
-        """Is the word the RN_b of some value within e of the exact one?"""
+        """Whether the word is the RN_b of some value within e of the exact one."""
         on_grid = word & (1 << 32 - self.bits) - 1 == 0
         return on_grid and order_key(self.lowest) <= order_key(word) <= order_key(self.highest)
 
     def allows(self, entry: Direction) -> bool:
-        """Can a trainer have this entry?"""
+        """Whether an honest trainer can have this entry."""
         return self.admits(self.end(entry))
 
     def word(self, entry: Direction) -> int:
@@ -84,8 +84,8 @@ def _positive_zero(word: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """What the word of a sum depends on: the exact value; sum |terms| in units of 2^-298; the lowest bit set in any
-    term, or NO_TERM.
+    """The data that determine the word of a sum: the exact value; sum |terms| in units of 2^-298; the lowest bit set in
+    any term, or NO_TERM.
 
     All zero unless the value is finite. Twin: struct Moments in contracts/arithmetic/LoggedSum.sol.
     """
@@ -100,7 +100,7 @@ class Moments:
 
     @classmethod
     def decode(cls, data: bytes) -> Moments:
-        """The inverse of `encode`; ValueError for anything that `encode` cannot give."""
+        """The inverse of `encode`; ValueError for bytes that `encode` cannot return."""
         if len(data) != MOMENTS_BYTES:
             raise ValueError(f"not the encoding of moments: {data.hex()}")
         value, rest = Partial.decode(data[:ENCODED_BYTES]), data[ENCODED_BYTES:]
@@ -109,14 +109,15 @@ class Moments:
         return cls(value, int.from_bytes(rest[:-2], "big"), int.from_bytes(rest[-2:], "big"))
 
     def merge(self, other: Moments) -> Moments:
-        """Those of both sums together, modulo 2^768, which genuine ones never reach."""
+        """The moments of both sums together, modulo 2^768, which genuine moments never reach."""
         value = self.value.merge(other.value)
         if value.cls:
             return Moments(value)
         return Moments(value, (self.magnitude + other.magnitude) % (1 << VALUE_BITS), min(self.quantum, other.quantum))
 
     def enclosure(self, terms: int, bits: int) -> Enclosure | None:
-        """Of a sum of K = `terms` terms; None if one is not finite (such a sum has no freedom)."""
+        """The enclosure of a sum of K = `terms` terms; None if one is not finite (such a sum has only one admissible
+        word)."""
         if self.value.cls:
             return None
         exact = terms == 1 or self.magnitude <= 1 << self.quantum + 53
@@ -148,5 +149,5 @@ def moments_sum(words: Sequence[int]) -> Moments:
 
 
 def merge_moments(moments: Iterable[Moments]) -> Moments:
-    """Of all sums together."""
+    """The moments of all sums together."""
     return reduce(Moments.merge, moments, moments_sum(()))

@@ -1,4 +1,4 @@
-"""The moments of a sum in a compiled loop: what integers need to decide an entry of the log (admissible.py).
+"""The moments of a sum in a compiled loop: the integers that decide an entry of the log (admissible.py).
 
 In: two rows of binary32 numbers. Out: the moments of the sum of their products. Twin: admissible.moments_dot.
 """
@@ -13,7 +13,7 @@ from vgame.arithmetic.reference.sums import Partial
 from vgame.logged.admissible import NO_TERM, Moments
 from vgame.logged.rounding import compile_loop
 
-#: Of 32 bits, from 2^-298 up to 2^342.
+#: Limbs of 32 bits, from 2^-298 up to 2^342.
 LIMBS = 20
 
 
@@ -42,7 +42,7 @@ def _add_up(x, y, limbs):
 
 
 def moments(x: Tensor, y: Tensor) -> Moments | None:
-    """Of sum_k x[k] y[k], binary32 [K], K up to 2^31; None if one of the numbers is not finite."""
+    """The moments of sum_k x[k] y[k], binary32 [K], K up to 2^31; None if one of the numbers is not finite."""
     limbs = np.zeros((3, LIMBS), np.int64)
     if not _add_up(*(row.cpu().contiguous().view(torch.int32).numpy() for row in (x, y)), limbs):
         return None

@@ -21,11 +21,11 @@ from vgame.logged.sums import Entries
 
 
 class LogError(VgameError):
-    """A rounding log is damaged, cut short, out of order, or not the one that was committed."""
+    """A rounding log is damaged, truncated, out of order, or does not match its commitment."""
 
 
 class Encoding(IntEnum):
-    """How entries are written; the byte in a log's header."""
+    """The encoding of entries; a byte in a log's header."""
 
     NAIVE = 0
     PACKED = 1
@@ -45,8 +45,8 @@ def encode(entries: Entries, elements: int, encoding: Encoding) -> bytes:
 
 
 def decode(data: bytes | memoryview, elements: int, encoding: Encoding) -> Entries:
-    """The inverse of `encode`; LogError (without a place: the caller knows it) for anything that `encode` cannot
-    give."""
+    """The inverse of `encode`; LogError (without a place, which the caller adds) for bytes that `encode` cannot
+    return."""
     entries = _decode_sparse(data, elements) if encoding is Encoding.SPARSE else _decode_dense(data, elements, encoding)
     if encode(entries, elements, encoding) != data:
         raise LogError("its bytes are not the encoding of any entries")
@@ -65,7 +65,7 @@ def _decode_dense(data: bytes | memoryview, elements: int, encoding: Encoding) -
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, the low ones first."""
+    """A number in seven bits a byte, the low ones first."""
     parts = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
     return bytes([*(part | 0x80 for part in parts[:-1]), parts[-1]])
 
@@ -109,7 +109,7 @@ def _decode_sparse(data: bytes | memoryview, elements: int) -> Entries:
     if count > elements:
         raise LogError("its bytes name more entries than there are elements")
     k = rice_parameter(count, elements)
-    # SAFETY: with so few bits no gap leaves 63 bits, and what is unpacked is no larger than the operator.
+    # SAFETY: with so few bits no gap exceeds 63 bits, and the unpacked entries are no larger than the operator.
     if data[at : at + 1] != bytes([k]) or 8 * (len(data) - at - 1) > count * (k + 2) + (elements >> k) + 7:
         raise LogError("its bytes are not the encoding of any entries")
     bits = np.unpackbits(np.frombuffer(data, np.uint8, offset=at + 1), bitorder="little")

@@ -3,8 +3,8 @@ operator of a step.
 
 In: a program, bits, a window per sum operator; for an auditor the step's entries. Out: the same values on both sides,
 the trainer's entries, the auditor's corrections. Sums are where devices differ; every other operator has one binary64
-value on all IEEE devices (elementary functions are our own code), so it needs no entry: RN_b of it, rounded once. What
-selects or moves values does not round.
+value on all IEEE devices (elementary functions are our own code), so it needs no entry: its RN_b, rounded once.
+Operators that select or move values do not round.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ NARROW = "validity refuses bfloat16 in this mode"
 
 
 class TamperedLog(VgameError):
-    """The log steers a value where the arithmetic leaves no choice. The verdict is "cheated"."""
+    """A log entry changes a value that the arithmetic determines. The verdict is "cheated"."""
 
     exit_code = 2
 
 
 @dataclass(slots=True)
 class Tally:
-    """What an auditor's steps did, by operator: corrections, elements summed exactly; entries followed or made."""
+    """Counts of steps, by operator: corrections, elements summed exactly, entries followed or made."""
 
     corrections: dict[int, int] = field(default_factory=dict)
     exact: dict[int, int] = field(default_factory=dict)
@@ -81,18 +81,18 @@ class Logged(Correct):
     """Kernels of one run. The executor calls one sum kernel per contraction, in program order."""
 
     def __init__(self, program: Program, bits: int, windows: Mapping[int, float]) -> None:
-        self.fuses = bits == 32  # then maps do not round in another way
+        self.fuses = bits == 32  # then maps round as in mode `correct`
         self.program, self.bits, self.windows, self.tally = program, bits, windows, Tally()
-        #: Measurements: sees the sums of every operator; sees how any of its elements is enclosed.
+        #: Hooks for measurements: receive the sums of every operator; receive the enclosure of an element.
         self.look: Look | None = None
-        #: An entry that no trainer can have is an error; else the element has the word that it has without one.
+        #: Whether an inadmissible entry is an error; if not, the entry is ignored.
         self.strict = True
         self.survey: Callable[[int, Enclose], None] | None = None
         self._contractions: Sequence[int] = [i for i, op in enumerate(program.operators) if isinstance(op, Contract)]
         self.begin(0, None)
 
     def begin(self, step: int, given: StepEntries | None) -> None:
-        """A new step: to be recorded, or with the entries to follow."""
+        """Begin a step: to be recorded, or with the entries to follow."""
         self.step, self.given, self.made, self._next = step, given, {}, 0
 
     def map(self, function: Function, *operands: Tensor, bfloat16: bool = False) -> Tensor:
@@ -118,12 +118,11 @@ class Logged(Correct):
 
     @property
     def _current(self) -> Contract:
-        """The contraction that comes next. Each of its batches has entries of its own, even if all have the same
-        operands."""
+        """The next contraction. Each of its batches has entries of its own, even if all have the same operands."""
         return self.program.operators[self._contractions[self._next]]
 
     def dot(self, a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
-        """At once, whatever `run` would do: entries are made in program order."""
+        """Computed at once, not by `run`: entries are made in program order."""
         assert not bfloat16, NARROW
         a, b = (unfolded(x) if isinstance(x, PlacedMatrix) else x for x in (a, b))
         if max(a.shape[0], b.shape[0]) < self._current.batch:
@@ -155,7 +154,7 @@ class Logged(Correct):
         return self._enclose(_row(a, batch, m), _row(b, batch, n))
 
     def _enclose(self, x: Tensor, y: Tensor | None = None, length: int | None = None) -> Enclosure | None:
-        """Of sum_k x[k] y[k], or of sum_k x[k]; `length`: K in the program, where only some terms were selected."""
+        """Of sum_k x[k] y[k], or of sum_k x[k]; `length`: K in the program, if only some terms were selected."""
         found = moments(x, torch.ones_like(x) if y is None else y)
         return found and found.enclosure(length or x.numel(), self.bits)
 
@@ -188,7 +187,7 @@ class Logged(Correct):
             )
 
     def _judge(self, operator: int, site: Site, enclose: Enclose, out: Tensor) -> None:
-        """Where an entry alone does not show the word, integers decide; everything else is right by construction."""
+        """Decide doubtful entries by integers; all other entries are right by construction."""
         if site.refused:
             self._refuse(operator, site.refused[0], site.given.direction(site.refused[0]))
         for position in [*site.doubtful, *(site.beside if self.strict else [])]:
@@ -203,8 +202,8 @@ class Logged(Correct):
     def _refuse(self, operator: int, position: int, entry: Direction) -> None:
         if self.strict:
             raise TamperedLog(
-                f"step {self.step}, operator {self.program.operator_name(operator)}, element {position}: the log says "
-                f"{entry.name.lower()}, but the arithmetic leaves no such choice: the log was tampered with"
+                f"step {self.step}, operator {self.program.operator_name(operator)}, element {position}: the log has "
+                f"{entry.name.lower()}, but the arithmetic does not admit it: the log was tampered with"
             )
 
 

@@ -1,15 +1,15 @@
-"""A rounding log on disk: one record per step, appended; and its Merkle root, which the run tree commits.
+"""A rounding log on disk: one record per step, appended; and its Merkle root, which the run tree contains.
 
     header   "VGLOG" ‖ version 1 ‖ encoding ‖ bits ‖ identity of the job (32 bytes) ‖ checksum of all before
     record   step u32 ‖ length u32 ‖ sections ‖ checksum of the checksum before (the first: the header's) and of this
     section  varint operator ‖ varint length ‖ entries (encoding.py) ‖ checksum of step, operator and entries
 
 Numbers are little-endian, sections in program order; the sparse encoding leaves out operators without entries. A kill
-while appending leaves a part of a record at the end: readers go up to the last whole one and writers cut the rest off.
-Damage elsewhere is an error that names step and operator: the records' sums find it and order the records, the
-sections' sums place it.
+while appending leaves a partial record at the end: readers stop before it, and writers cut it off. Damage elsewhere is
+an error that names step and operator: the records' checksums detect it and fix the order of records, the sections'
+checksums locate it.
 
-Checksums are four bytes of BLAKE2b. (A CRC within what a CRC covers hides changes from it: CRCs are linear.)
+Checksums are four bytes of BLAKE2b. (Nested CRCs can hide changes: CRCs are linear.)
 
 The root does not depend on the encoding: tree.py.
 """
@@ -32,11 +32,11 @@ from vgame.system.files import no_link, open_file, truncate
 
 MAGIC, VERSION = b"VGLOG", 1
 HEADER = 8 + 32 + 4
-FRAME = 12  # of a record beside its sections
+FRAME = 12  # bytes of a record without its sections
 
 
 def checksum(*parts: bytes | memoryview) -> bytes:
-    """Four bytes that notice damage. Parts are not joined: a stranger's record may be large."""
+    """Four bytes that detect damage. Parts are not joined: an untrusted record may be large."""
     summed = hashlib.blake2b(digest_size=4)
     for part in parts:
         summed.update(part)
@@ -50,7 +50,7 @@ def most_of_a_step(program: Program) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Where the sections of a step stand, and the checksum after it."""
+    """Place of a step's sections, and the checksum after them."""
 
     step: int
     start: int
@@ -104,7 +104,7 @@ class LogFile:
         return data
 
     def look(self) -> None:
-        """Take in the whole records that were appended since the last look."""
+        """Read the whole records appended since the last call."""
         size, (at, last) = self.path.stat().st_size, self._end()
         while at + FRAME <= size:
             step, length = struct.unpack("<II", self._read(at, 8))
@@ -115,7 +115,7 @@ class LogFile:
             body = memoryview(self._read(at, FRAME + length))
             if step != len(self.records) + 1:
                 raise LogError(
-                    f"{self.path}: the record of step {step} stands where step {len(self.records) + 1} is due"
+                    f"{self.path}: the record of step {step} stands in place of step {len(self.records) + 1}"
                 )
             last = checksum(last, body[:-4])
             if body[-4:] != last:
@@ -126,7 +126,7 @@ class LogFile:
             at += FRAME + length
 
     def _damaged(self, step: int, sections: memoryview) -> str:
-        """Which part of a record is damaged."""
+        """The damaged part of a record, as text."""
         try:
             self._parse(step, sections)
         except LogError as error:
@@ -154,7 +154,7 @@ class LogFile:
         return found
 
     def _end(self) -> tuple[int, bytes]:
-        """Where the last whole record ends, and its checksum."""
+        """(end of the last whole record, its checksum)."""
         if not self.records:
             return HEADER, self._read(HEADER - 4, 4)
         record = self.records[-1]
@@ -162,11 +162,11 @@ class LogFile:
 
     @property
     def steps(self) -> int:
-        """Whole steps."""
+        """Number of whole steps."""
         return len(self.records)
 
     def read(self, step: int) -> StepEntries:
-        """The entries of a step (counted from 1), by operator; those without entries are left out."""
+        """The entries of a step (counted from 1), by operator; operators without entries are omitted."""
         if not 1 <= step <= self.steps:
             raise LogError(f"{self.path} ends after step {self.steps}: the entries of step {step} are missing")
         record = self.records[step - 1]
@@ -184,7 +184,7 @@ class LogFile:
     # ---- writing ----
 
     def append(self, steps: Mapping[int, StepEntries]) -> None:
-        """Add steps that follow on the last one; afterwards they survive anything."""
+        """Append the next steps, durably."""
         end, last = self._end()
         truncate(self.path, end)
         data = b""
@@ -213,7 +213,7 @@ class LogFile:
         return b"".join(parts)
 
     def keep(self, steps: int) -> None:
-        """Forget everything after so many steps."""
+        """Cut the log after so many steps."""
         del self.records[steps:]
         truncate(self.path, self._end()[0])
 
@@ -229,7 +229,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Interval(Sequence[StepEntries]):
-    """Consecutive steps of a log, each read when it is asked for: a log may say something about every element."""
+    """Consecutive steps of a log, each read on demand: a log may have an entry for every element."""
 
     log: LogFile
     steps: range

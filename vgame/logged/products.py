@@ -1,4 +1,4 @@
-"""Products in the mode `logged`: the tiles of vgame/arithmetic/torch/products.py, rounded as sums.py says.
+"""Products in the mode `logged`: the tiles of vgame/arithmetic/torch/products.py, rounded as in sums.py.
 
 In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries
 made or followed.
@@ -23,9 +23,9 @@ from vgame.logged.rounding import round_tensor
 from vgame.logged.sums import EXACT, Site, follow, given_entries, record, round_pass, sort_found, without_entry
 from vgame.system.threads import each
 
-#: Sums whose rows' bits are looked at first.
+#: Number of sums whose rows' bits are checked first.
 SAMPLE = 64
-#: So many sums, and one in so many, are logged without that look: their entries cost less.
+#: Up to so many sums, and one in so many, are logged without that check: their entries cost less.
 FEW, RARE = 4, 2048
 
 
@@ -41,7 +41,7 @@ def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, site: Site) -> Ten
         return tile.site
 
     jobs = [partial(fill, *place) for place in shared_tiles(out, a.shape[2])]
-    in_order = site.look or out.device.type != "cpu"  # who looks does so in order
+    in_order = site.look or out.device.type != "cpu"  # observers need the program order
     site.take(map(operator.call, jobs) if in_order else each(jobs))
     return out
 
@@ -50,7 +50,7 @@ class LoggedTile(Tile):
     """One tile of a product, at `origin` of a result of shape `whole`."""
 
     def place(self, site: Site, origin: tuple[int, int, int], whole: tuple[int, int, int]) -> None:
-        """Whose tile this is."""
+        """The batch, rows and columns of the tile."""
         self.site, self.origin, self.whole = site, origin, whole
 
     def settle(self) -> None:
@@ -70,7 +70,7 @@ class LoggedTile(Tile):
             self._copy_given()
 
     def _settle_found(self, flat: Tensor, turns: Tensor) -> None:
-        """What the pass found: few as it says, many after a look at the rows' bits."""
+        """Settle the sums found by the pass: few at once, many after a check of the rows' bits."""
         if flat.numel() <= FEW + self.out.numel() // RARE:
             exact = (turns == EXACT).nonzero().squeeze(-1)
             logged = (turns != EXACT).nonzero().squeeze(-1)
@@ -82,8 +82,7 @@ class LoggedTile(Tile):
             self._round_exactly(flat[exact])
 
     def _bounds(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """The bounds at some positions, and smaller ones where the rows' bits allow that, which a few of them tell
-        first."""
+        """The bounds at some positions, and smaller ones if the rows' bits allow them, tested on a few rows first."""
         i, m, n = self.unravel(flat)
         size = pick(self.norm_a, i, m) * pick(self.norm_b, i, n)
         plain, some = size * weigh(self.terms), slice(0, flat.numel(), -(-flat.numel() // SAMPLE))
@@ -92,7 +91,7 @@ class LoggedTile(Tile):
         return plain, self._small_bounds(size, i, m, n)
 
     def _small_bounds(self, size: Tensor, i: Tensor, m: Tensor, n: Tensor) -> Tensor:
-        """Bounds that know how many terms are not zero and how fine they are; size: products of the rows' norms."""
+        """Bounds from the number of non-zero terms and their lowest bits; size: products of the rows' norms."""
         (count_a, quantum_a), (count_b, quantum_b) = _facts_of(self.a, i, m), _facts_of(self.b, i, n)
         terms = torch.minimum(count_a, count_b).clamp_max_(self.terms)
         return torch.where(size * SLACK <= 2.0**53 * (quantum_a * quantum_b), 0.0, weigh(terms) * size)
@@ -122,7 +121,7 @@ class LoggedTile(Tile):
         return (i * self.whole[1] + m) * self.whole[2] + n
 
     def _copy_given(self) -> None:
-        """Put the trainer's ends of cells where the log has entries."""
+        """Write the trainer's ends of cells at the log's entries."""
         positions, up = given_entries(self.site, self.out.device)
         rows, columns = self.whole[1:]
         at = positions // (rows * columns), positions // columns % rows, positions % columns

@@ -1,7 +1,7 @@
 """Any single output element in mode `logged`, slowly and exactly, given the rounding log. Twin: contracts/Logged.sol.
 
 In: an operator, an element, `read(ref, first, count)`, b, the element's log entry. Out: the word; for long sums the
-moments of a block. Which words are read, and in which order, is as in vgame/execute/reference.py.
+moments of a block. The reads and their order are those of vgame/execute/reference.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AGAIN = frozenset({Function.ITOF, Function.FMOD})
 
 
 def reads_log(operator: Operator) -> bool:
-    """May its elements have entries?"""
+    """Whether its elements may have entries."""
     return isinstance(operator, Contract) and operator.k > 1
 
 
@@ -48,7 +48,7 @@ def moments(operator: Contract, element: int, block: int, read: Read) -> Moments
 
 
 def _map(operator: Map, element: int, read: Read, bits: int) -> int:
-    """b < 32: elementary functions have no reference here, and no word on chain."""
+    """b < 32: elementary functions have no reference here and cannot be decided on chain."""
     if operator.function in ELEMENTARY:
         raise ValueError(f"{operator.function.name} with {bits} bits is no function of the contract")
     words = reference.operands(operator, element, read)

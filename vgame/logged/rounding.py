@@ -1,14 +1,14 @@
 """RN_b, 26 <= b <= 32: binary64 to the binary32 numbers whose low 32 - b bits are zero, to nearest, ties to even,
 rounded once.
 
-In: binary64 values. Out: binary32 on the grid of b bits; how far a value is from the midpoint of its cell; on which
-side it lies. Significands have p = b - 8 bits; below 2^-126 the grid is that of the subnormals, 2^(32 - b) * 2^-149
-wide; what rounds to 2^128 is infinite; zeros keep their sign; NaN stays. The reference computes with integers, the fast
-twins with compiled loops and torch passes.
+In: binary64 values. Out: binary32 on the grid of b bits; the distance of a value from the midpoint of its cell, and its
+side. Significands have p = b - 8 bits; below 2^-126 the grid is that of the subnormals, 2^(32 - b) * 2^-149 wide; what
+rounds to 2^128 is infinite; zeros keep their sign; NaN stays. The reference computes with integers, the fast twins with
+compiled loops and torch passes.
 
 A cell is the interval from one grid magnitude to the next, a midpoint its middle. Directions are those of the
-magnitude: DOWN is towards zero. The paper's Algorithms 4 (which entry is logged) and 2 (what a logged entry makes of
-the auditor's value) are `entry_of` and `copy_entry`.
+magnitude: DOWN is towards zero. The paper's Algorithms 4 (the logged entry) and 2 (the auditor's value for an entry)
+are `entry_of` and `copy_entry`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ulp(value: Fraction, bits: int) -> Fraction:
 
 
 def grid(value: Fraction, bits: int) -> tuple[Fraction, Fraction, Fraction]:
-    """(lower end of the cell of |value|, RN_b(|value|) as if there were no overflow, width of the cell)."""
+    """(lower end of the cell of |value|, RN_b(|value|) without overflow, width of the cell)."""
     width = ulp(value, bits)
     quotient, rest = divmod(abs(value), width)
     up = 2 * rest > width or (2 * rest == width and quotient % 2)
@@ -93,8 +93,8 @@ EXPONENT = 0x7FF0000000000000
 
 @_inline
 def nearest(magnitude, scale):
-    """(RN_b of a magnitude, half the width of its cell, distance from its midpoint); scale = 2^-p. What exceeds 2^129
-    is cut there: it rounds to infinity.
+    """(RN_b of a magnitude, half the width of its cell, distance from its midpoint); scale = 2^-p. Values above 2^129
+    are cut there: they round to infinity.
 
     SAFETY: c is 1.5 * 2^52 widths, so the sum rounds to a multiple of the width, ties to even; magnitudes have under
     2^24 widths.
@@ -142,7 +142,7 @@ def nearest_tensor(magnitude: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor
 def cells(x: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """(|RN_b(x)|, half the width of the cell of |x|, distance from its midpoint), binary64. x: binary64.
 
-    All exact, but that the distance is rounded where |x| is less than 2^-53 of the least cell.
+    All exact, except a rounded distance if |x| is less than 2^-53 of the least cell.
     """
     return nearest_tensor(x.abs(), bits)
 

@@ -1,4 +1,4 @@
-"""Sums of rows and sums that an index selects, in the mode `logged`: as products (sums.py), with the sum of the
+"""Sums of rows and sums selected by an index, in mode `logged`: rounded like products (sums.py), with the sum of the
 magnitudes in the bound.
 
 In: operands as in vgame.arithmetic.certified, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries
@@ -30,9 +30,9 @@ from vgame.logged.sums import Site, follow, given_entries, record, round_pass, s
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Sums s [R] with bounds e, `widest` for a device of any order. name: positions of some in the whole result; find:
-    the inverse, and which positions are here; is_exact: which of some are exact because of the terms' bits; odd: the
-    exact sums of some, rounded to odd.
+    """Sums s [R] with bounds e, `widest` for a device of any order. For some of the sums: name: their positions in the
+    whole result; find: the inverse, with the positions present here; is_exact: whether they are exact because of the
+    terms' bits; odd: their exact sums, rounded to odd.
     """
 
     s: Tensor
@@ -121,7 +121,7 @@ def _add_rows(rows: Tensor, block: int) -> tuple[Tensor, Tensor]:
     return sums, magnitude
 
 
-# --- sums that an index selects ---
+# --- sums selected by an index ---
 
 
 @torch.no_grad()

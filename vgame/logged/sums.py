@@ -1,19 +1,19 @@
 """Sums in the mode `logged`: the vendor's binary64 sum, rounded once to b bits; near a midpoint the trainer's direction
-counts.
+decides.
 
 In: the vendor's sums, their bounds, and the `Site` of the sum. Out: binary32 on the grid of b bits; entries for the
 log, or entries followed. e is the proven bound on the error of the vendor's sum, the same formula as in mode `correct`.
-Whose sums: products.py, row_sums.py.
+Used by products.py and row_sums.py.
 
     trainer   e >= ulp / 8: RN_b(exact sum), nothing is logged;
               else RN_b(s), logged where s is nearer than w e to a midpoint
     auditor   entry: the named end of the cell of s;
-              no entry: RN_b(exact sum) where s +- e leaves it open, else RN_b(s)
+              no entry: RN_b(exact sum) if s +- e does not determine it, else RN_b(s)
 
-With w = 2 (`proven`) every word is a function of the operands and of the log, the one of admissible.py, whatever the
-devices do (docs/paper.md, section 2); where an entry alone does not show that, the element is `doubtful` and integers
-decide. Smaller w come from calibration (thresholds.py); then an auditor sums exactly from e >= ulp / 64 on only. The
-ranges of e overlap because two devices round e itself, and the width of a cell at a power of two, differently.
+With w = 2 (`proven`) every word is a function of the operands and of the log, the one of admissible.py, on all devices
+(docs/paper.md, section 2); if an entry alone does not show that, the element is `doubtful` and integers decide. Smaller
+w come from calibration (thresholds.py); then an auditor sums exactly from e >= ulp / 64 on only. The ranges of e
+overlap because two devices round e itself, and the width of a cell at a power of two, differently.
 """
 
 from __future__ import annotations
@@ -31,27 +31,26 @@ from vgame.arithmetic.workspace import scratch
 from vgame.logged.rounding import Direction, cells, compile_loop, copy_entries, nearest, round_tensor
 from vgame.system.threads import share
 
-#: Window that replicates for certain, in bounds e: each side may be off by one.
+#: Window with certain replication, in bounds e: each side's error is at most one.
 PROVEN = 2.0
-#: From ulp / (2 * gate) on, a bound e is too large for one direction to say what the other side has to do.
+#: From ulp / (2 * gate) on, a bound e is too large: one direction does not determine the other side's word.
 TRAINER_GATE, AUDITOR_GATE = 4.0, 32.0
-#: With proven windows an auditor looks at every sum that its own device leaves open: a log may lack an entry.
+#: With proven windows an auditor checks every sum that its own device does not determine: a log may lack an entry.
 EVERY = 2.0**200
-#: More than all roundings in the tests of an entry.
+#: Covers all roundings in the tests of an entry.
 MORE = 1 + 2.0**-10
-#: What becomes of a sum that was found: it is summed exactly; else 0 or 1, the direction in which it is logged.
+#: The treatment of a sum found by the pass: EXACT, else 0 or 1, the logged direction.
 EXACT = 2
-#: Next to an end of its cell is a sum from which so many bounds e do not reach half a width.
+#: A sum is next to an end of its cell if so many bounds e from it do not reach half a width.
 BESIDE_GATE = 16.0
-#: What an entry does at an auditor: it changes the word; integers must decide; no trainer can have it; it names
-#: another end than the one that the sum lies next to, which is the word whatever it names.
+#: The effect of an entry at an auditor: it changes the word; integers must decide; it is inadmissible; it names the far
+#: end, and the word is the near end anyway.
 TAKEN, DOUBTFUL, REFUSED, BESIDE = 1, 2, 4, 8
 
 
 @dataclass(slots=True)
 class Entries:
-    """What the log says about one operator: flat positions in rising order, and whether the trainer rounded up
-    there."""
+    """The log's entries of one operator: flat positions in rising order, and whether the trainer rounded up."""
 
     positions: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     up: np.ndarray = field(default_factory=lambda: np.empty(0, np.bool_))
@@ -60,19 +59,19 @@ class Entries:
         return len(self.positions)
 
     def direction(self, position: int) -> Direction:
-        """Of an element that has an entry."""
+        """The direction of an element with an entry."""
         return Direction.UP if self.up[np.searchsorted(self.positions, position)] else Direction.DOWN
 
 
 @dataclass(slots=True)
 class Site:
-    """One sum operator of one step. `given` is None while the trainer records; `look` sees (positions, s, e) of every
-    tile's elements.
+    """One sum operator of one step. `given` is None while the trainer records; `look` receives (positions, s, e) of
+    every tile's elements.
 
     After the sum: `found` are the entries made, `corrections` (position, word's value) where an entry changed the
-    auditor's own rounding, `doubtful` the positions of entries for which integers must decide, `refused` of those that
-    no trainer can have, `beside` of those that change no word, and of which only integers can tell whether a trainer
-    can have them; `exact` counts the elements that were summed exactly.
+    auditor's own rounding, `doubtful` the positions of entries for which integers must decide, `refused` of
+    inadmissible ones, `beside` of those that change no word and whose admissibility only integers can decide; `exact`
+    counts the elements summed exactly.
     """
 
     bits: int
@@ -88,17 +87,17 @@ class Site:
 
     @property
     def gate(self) -> float:
-        """How many e reach half an ulp where this side sums exactly what is open."""
+        """The number of bounds e per half ulp from which on this side sums open elements exactly."""
         if self.given is None:
             return TRAINER_GATE
         return EVERY if self.window >= PROVEN else AUDITOR_GATE
 
     def part(self) -> Site:
-        """The same sum, for a thread that computes some of its elements."""
+        """The same site, for a thread with some of its elements."""
         return Site(self.bits, self.window, self.given, self.look)
 
     def take(self, parts: Iterable[Site]) -> None:
-        """Put together what the parts found."""
+        """Join the results of the parts."""
         for part in parts:
             self.found += part.found
             self.corrections += part.corrections
@@ -154,8 +153,8 @@ def _pass(s, shape, left, right, right_stride, scale, window, gate, out, strides
 
 
 def round_pass(s: Tensor, left: Tensor, right: Tensor, site: Site, out: Tensor) -> tuple[Tensor, Tensor]:
-    """RN_b(s) into out; the flat positions (int64) that need a look with bounds e = left * right, and their turns
-    (int8, see _pass).
+    """RN_b(s) into out; the flat positions (int64) to be checked with bounds e = left * right, and their turns (int8,
+    see _pass).
 
     s: binary64 [B, M, N], contiguous; left [B or 1, M, 1], right [B or 1, 1, N]: binary64; out: binary32 [B, M, N].
     """
@@ -190,14 +189,14 @@ def _round_by_passes(s: Tensor, e: Tensor, bits: int, window: float, gate: float
     return found, turns.view(-1)[found]
 
 
-# --- what happens at the positions found ---
+# --- treatment of the positions found ---
 
 
 def sort_found(s: Tensor, e: Tensor, small: Tensor, site: Site) -> tuple[Tensor, Tensor]:
-    """Of sums s: which ones are summed exactly, which ones are logged (indices).
+    """(indices of the sums s to sum exactly, indices of those to log).
 
-    e: the bound that every device knows, up to its rounding, which decides who is exact; small: as small a bound as
-    this device can show.
+    e: the bound that all devices share, up to its rounding; it selects the exact sums. small: the smallest bound that
+    this device can prove.
     """
     _, half, distance = cells(s, site.bits)
     wide = site.gate * e >= half
@@ -220,7 +219,7 @@ def given_entries(site: Site, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def without_entry(names: Tensor, site: Site) -> Tensor:
-    """Which of these elements have no entry to follow."""
+    """Mask of the elements without an entry to follow."""
     positions, _ = given_entries(site, names.device)
     if not positions.numel():
         return torch.ones_like(names, dtype=torch.bool)
@@ -251,7 +250,7 @@ def _follow(x, up, e, scale, more, out, fates):
 
 
 def _follow_by_passes(s: Tensor, up: Tensor, e: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """(words, what becomes of the entries: TAKEN, DOUBTFUL, REFUSED and BESIDE, added up) of sums s with entries `up`.
+    """(words, effects of the entries: TAKEN, DOUBTFUL, REFUSED and BESIDE, added up) of sums s with entries `up`.
 
     Where s +- e lies inside one cell, the exact sum does too. An end that is not RN_b(s) is then refused where s +- 2 e
     does not reach the midpoint, for s and the exact sum may each be off by e. Where e is at most a 16th of half a width

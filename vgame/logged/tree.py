@@ -1,7 +1,6 @@
 """The LOG tree: a checkpoint interval's rounding log, every entry with a bounded witness at (step, operator, element).
 
-In: the entries of an interval's steps. Out: its root, which the run tree commits; the opening of the entries of one
-leaf.
+In: the entries of an interval's steps. Out: its root, which the run tree commits; the opening of one leaf.
 
     interval -> step (counted from the interval's first) -> operator (its index in the program) -> leaf (128 elements)
 
@@ -43,7 +42,7 @@ def leaves_of(entries: Entries) -> dict[int, bytes]:
 
 
 def direction_of(content: bytes, element: int) -> Direction:
-    """What a leaf (empty: the padding leaf) says about an element."""
+    """The direction of an element in a leaf (empty: the padding leaf)."""
     bits = int.from_bytes(content, "big") >> element % LEAF_WORDS
     if not bits >> LEAF_WORDS & 1:
         return Direction.NONE
@@ -77,12 +76,12 @@ class OperatorLog:
 
 
 def _heights(program: Program) -> tuple[int, ...]:
-    """How high the tree of every operator is."""
+    """Height of each operator's tree."""
     return tuple(tensor_height(op.elements) for op in program.operators)
 
 
 def step_tree(program: Program, entries: StepEntries) -> Tree:
-    """Over the operators of a step."""
+    """The tree over the operators of a step."""
     roots = [padding(Kind.LOG, height) for height in _heights(program)]
     for operator, one in entries.items():
         roots[operator] = OperatorLog(one, program.operators[operator].elements).root
@@ -106,14 +105,14 @@ def interval_root(program: Program, steps: Sequence[StepEntries]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The leaf that says whether an element has an entry (empty: the padding leaf), and its path to the interval's
+    """The leaf with an element's entry or its absence (empty: the padding leaf), and its path to the interval's
     root."""
 
     content: bytes
     path: list[bytes]
 
     def root(self, index: int) -> bytes:
-        """Where the path leads, from position `index` of the whole tree."""
+        """The root of the path from position `index` of the whole tree."""
         node = leaf_hash(Kind.LOG, self.content) if self.content else padding(Kind.LOG, 0)
         for sibling in self.path:
             node = node_hash(Kind.LOG, sibling, node) if index & 1 else node_hash(Kind.LOG, node, sibling)
