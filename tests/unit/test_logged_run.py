@@ -154,7 +154,7 @@ def test_a_tampered_log_is_convicted(bundle: Path, tmp_path: Path) -> None:
     _, attack = tampered(bundle, tmp_path / "run", lambda positions, s, enclose: [7, 70])
     assert attack.struck == [7, 70]
     with pytest.raises(
-        TamperedLog, match=r"step 3, operator \d+ contract dot hidden, element 7: the log says"
+        TamperedLog, match=r"step 3, operator \d+ contract dot hidden, element 7: the log has"
     ) as caught:
         audit(tmp_path / "run")
     assert caught.value.exit_code == 2

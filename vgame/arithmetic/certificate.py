@@ -1,4 +1,4 @@
-"""Constants of the error bounds, and which tier settled how many elements (docs/numerics-products.md)."""
+"""Constants of the error bounds, and counts of the elements settled by each tier (docs/numerics-products.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ OF_ZERO = 1024
 
 @dataclass(slots=True)
 class Counts:
-    """How many elements each tier settled: the bound (non-finite results too), the exactness test, the exact tier."""
+    """Numbers of elements settled by each tier: the bound (non-finite results too), the exactness test, the exact
+    tier."""
 
     bound: int = 0
     exact: int = 0
@@ -37,8 +38,7 @@ _one_at_a_time = Lock()
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """`with counting() as counts:` adds up what the certified sums of this thread and of those that share its work
-    did."""
+    """`with counting() as counts:` counts the certified sums of this thread and of its helper threads."""
     counts = Counts()
     token = _counts.set(counts)
     try:
@@ -48,12 +48,12 @@ def counting() -> Iterator[Counts]:
 
 
 def is_counted() -> bool:
-    """Whether the numbers are wanted; on a GPU they cost a wait for the device."""
+    """Whether counting is active; on a GPU it costs a wait for the device."""
     return _counts.get() is not None
 
 
 def tally(elements: int, tested_exact: int, tier: int) -> None:
-    """Record one finished group of elements; those not named are settled by the bound."""
+    """Record one finished group of elements; the remaining ones are settled by the bound."""
     counts = _counts.get()
     if counts is not None:
         with _one_at_a_time:

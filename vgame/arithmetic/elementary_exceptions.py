@@ -1,7 +1,7 @@
-"""The inputs whose binary64 value rounds the wrong way: (word, word of RN(f(x))), found by scripts/exhaustive.py.
+"""The inputs whose binary64 value rounds to the wrong word: (word, word of RN(f(x))), found by scripts/exhaustive.py.
 
 f(x) lies so close to a midpoint of two binary32 numbers (within 2^-29 ulp) that the binary64 value is the midpoint
-itself, or the number next to it on the wrong side. These are all of them; EXP, EXPM1 and TANH have none.
+itself, or the number next to it on the wrong side. The list is complete; EXP, EXPM1 and TANH have none.
 """
 
 from __future__ import annotations

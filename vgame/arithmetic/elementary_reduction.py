@@ -14,7 +14,7 @@ import math
 
 from vgame.arithmetic.elementary_tables import INVERSE_PI
 
-SHIFTER = 1.5 * 2.0**52  # t + SHIFTER rounds t to an integer, which then stands in the low bits
+SHIFTER = 1.5 * 2.0**52  # t + SHIFTER rounds t to an integer, in the low bits
 SCALER = SHIFTER + 1023.0  # the same, biased: the low bits shifted up by 52 are the number 2^k
 REDUCE = 0x3FE6A09E00000000 + (1 << 52) - 1  # the bits of a number just below sqrt(1/2); rounds the shift by 52 up
 SIGMOID_LINEAR = 2.0**-11  # below, sigmoid(x) rounds like 1/2 + SIGMOID_SLOPE x
@@ -25,7 +25,7 @@ FIRST, SECOND, THIRD = -28, -57, -110  # the lowest bit of each piece of (2^s / 
 
 
 def _pieces(biased_exponent: int) -> tuple[float, float, float]:
-    """The pieces for one exponent. Cutting bits off is all that happens: every step is exact integer arithmetic."""
+    """The pieces for one exponent. Only truncation of bits: every step is exact integer arithmetic."""
     s = max(biased_exponent - 127 - 23, -2)  # below 2^21 nothing is dropped: one row serves all small x
     fraction = FRACTION - s
     value = INVERSE_PI % (1 << (fraction + 1))  # 2^s / pi mod 2, in units of 2^-fraction

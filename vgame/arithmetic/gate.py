@@ -1,6 +1,6 @@
-"""Where the Triton kernels compute: on CUDA tensors if triton is installed, elsewhere only in Triton's interpreter.
+"""Select the Triton kernels: on CUDA tensors if triton is installed, elsewhere only in Triton's interpreter.
 
-In: a torch device. Out: whether its tensors go through the kernels of this folder. Their twins are the torch passes,
+In: a torch device. Out: whether its tensors are computed by the kernels in triton/. Their twins are the torch passes,
 which give the same bits on any device (tests/gpu compares them). This file imports neither torch nor triton.
 """
 
@@ -13,13 +13,13 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Protocol
 
-#: What triton reads when its kernels are defined: compute with numpy instead of a GPU.
+#: Read by triton when its kernels are defined: compute with numpy instead of a GPU.
 INTERPRETER_SWITCH = "TRITON_INTERPRET"
 _chosen: ContextVar[bool | None] = ContextVar("gpu kernels", default=None)
 
 
 class HasType(Protocol):
-    """torch.device, as far as it matters here."""
+    """The used part of torch.device."""
 
     @property
     def type(self) -> str: ...
@@ -33,8 +33,7 @@ def installed() -> bool:
 
 @contextmanager
 def kernels(wanted: bool) -> Iterator[None]:
-    """Within the block, whether the Triton kernels compute: True on any device (a CPU's tensors: interpreted), False on
-    none."""
+    """Context that switches the Triton kernels: True on every device (a CPU's tensors: interpreted), False on none."""
     token = _chosen.set(wanted)
     try:
         yield
@@ -43,11 +42,11 @@ def kernels(wanted: bool) -> Iterator[None]:
 
 
 def in_use(device: HasType) -> bool:
-    """Whether tensors of this device go through the Triton kernels."""
+    """Whether the Triton kernels compute on this device."""
     chosen = _chosen.get()
     return chosen if chosen is not None else device.type == "cuda" and installed()
 
 
 def programs(device: HasType, wanted: int) -> int:
-    """So many instances of a kernel that takes work from a list: enough to fill a GPU, few in the interpreter."""
+    """Number of instances of a kernel that takes work from a list: enough to fill a GPU, few in the interpreter."""
     return wanted if device.type == "cuda" else 2

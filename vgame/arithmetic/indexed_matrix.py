@@ -1,7 +1,7 @@
-"""Matrices that are read where they lie: the patches of a convolution as rows, without a copy of every patch.
+"""Matrices read in place: the patches of a convolution as rows, without a copy of every patch.
 
 In: a strided view of any rank. Out: a matrix [B, R, K] whose element is memory[rows[b, r] + columns[k]], for
-products.dot; strides separate, so two short tables say where every word is.
+products.dot; strides separate, so two short tables suffice.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from vgame.arithmetic.vendor import NATIVE, vendor
 
 Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
 
-#: Words of a matrix from which on its tables cost less than a copy.
+#: Number of words of a matrix from which on its tables cost less than a copy.
 LEAST = 1 << 17
-#: Words of the largest tables that are kept: 256 of them are a GiB.
+#: Number of words of the largest cached tables: 256 of them are a GiB.
 MOST_KEPT = 1 << 19
 
 
@@ -45,7 +45,7 @@ class Patches:
 
 
 class _Folded:
-    """What a folded matrix shows of a tensor [B, R, K]."""
+    """The interface of a tensor [B, R, K] for a folded matrix."""
 
     __slots__ = ()
     memory: Tensor
@@ -69,7 +69,7 @@ class _Folded:
 class IndexedMatrix(_Folded):
     """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32, flat; the tables: int64 [B, R] and [K].
 
-    patches: where the whole of it are patches of pictures.
+    patches: if the whole matrix consists of patches of pictures.
     """
 
     memory: Tensor
@@ -78,7 +78,7 @@ class IndexedMatrix(_Folded):
     patches: Patches | None = None
 
     def tile(self, batch: slice, rows: slice) -> IndexedMatrix:
-        """Some batches (or the one that serves all) and rows."""
+        """Some batches (or the shared one) and rows."""
         chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
         return IndexedMatrix(self.memory, np.ascontiguousarray(chosen[:, rows]), self.columns)
 
@@ -91,13 +91,13 @@ class IndexedMatrix(_Folded):
         return compiled_operands.gather_rows(self.memory, self.rows.reshape(-1)[rows], self.columns)
 
     def whole(self) -> Tensor:
-        """The same as a contiguous tensor."""
+        """A contiguous copy."""
         return self.some(np.arange(self.rows.size)).view(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """A view some of whose dimensions run backwards, which a tensor's strides cannot say; `tensor` makes the copy."""
+    """A view with dimensions that run backwards, which torch's strides cannot express; `tensor` makes the copy."""
 
     view: Tensor
     backwards: tuple[int, ...]
@@ -120,12 +120,12 @@ class PlacedMatrix(_Folded):
     mirrored: bool
 
     def tile(self, batch: slice, rows: slice) -> PlacedMatrix:
-        """Some batches (or the one that serves all) and rows."""
+        """Some batches (or the shared one) and rows."""
         chosen = self.rows if len(self.rows) == 1 else self.rows[batch]
         return PlacedMatrix(self.memory, chosen[:, rows], self.columns, self.mirrored)
 
     def whole(self) -> Tensor:
-        """The same as a contiguous tensor."""
+        """A contiguous copy."""
         return self.memory[self.rows.unsqueeze(2) + self.columns]
 
 
@@ -134,7 +134,7 @@ Matrix = Tensor | IndexedMatrix | PlacedMatrix
 
 
 def places_of(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(memory, where the rows begin, where their terms lie from there) of an operand [B, R, K]."""
+    """(memory, offsets of the rows, offsets of their terms) of an operand [B, R, K]."""
     if isinstance(x, IndexedMatrix):
         return x.memory.numpy(), x.rows.reshape(-1), x.columns
     memory, begins, step = rows_of(x)
@@ -142,7 +142,7 @@ def places_of(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Matrix:
-    """`source` as a matrix: a view of it where strides can say it, else folded if it is large, else a copy."""
+    """`source` as a matrix: a view if strides can express it, else folded if it is large, else a copy."""
     found = in_place(source, shape, LEAST)
     if found is not None:
         return found
@@ -173,8 +173,8 @@ def in_place(source: Tensor | Mirrored, shape: tuple[int, int, int], least: int,
 
 @lru_cache(maxsize=1 << 12)
 def _is_view(sizes: tuple[int, ...], strides: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether strides can say a tensor in another shape. Asked again in every step, where a refusal of torch's costs
-    time."""
+    """Whether strides can express a tensor in another shape. Cached: every step needs it, and torch's refusal is
+    slow."""
     try:
         torch.empty_strided(sizes, strides, device="meta").view(shape)
     except RuntimeError:
@@ -183,7 +183,7 @@ def _is_view(sizes: tuple[int, ...], strides: tuple[int, ...], shape: tuple[int,
 
 
 def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int, int]] | None:
-    """Which dimensions make up the batch, the rows and the columns; None if one would have to be cut."""
+    """The dimensions of batch, rows and columns; None if one would have to be split."""
     starts, product, wanted = [0], 1, [shape[0], shape[0] * shape[1]]
     for dimension, size in enumerate([*sizes, 0]):
         while len(starts) < 3 and product == wanted[len(starts) - 1]:
@@ -193,8 +193,8 @@ def _ends(sizes: tuple[int, ...], shape: tuple[int, int, int]) -> list[tuple[int
 
 
 def _tables(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) -> tuple:
-    """(rows, columns, patches) of an IndexedMatrix; large ones are made anew, in little of the time that their product
-    takes."""
+    """(rows, columns, patches) of an IndexedMatrix; large ones are not cached: they take little of their product's
+    time."""
     batch, rows, columns = (prod(size for size, *_ in dimensions[first:last]) for first, last in ends)
     return (_kept if batch * rows + columns <= MOST_KEPT else _made)(dimensions, ends)
 
@@ -207,7 +207,7 @@ def _made(dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...]) 
 _kept = lru_cache(maxsize=256)(_made)
 
 
-@cache  # for ever: a recorded step goes on reading them
+@cache  # never freed: a recorded step continues to read them
 def _placed(
     dimensions: tuple[Dimension, ...], ends: tuple[tuple[int, int], ...], device: torch.device
 ) -> tuple[Tensor, Tensor, bool]:
@@ -218,15 +218,15 @@ def _placed(
 
 
 def _evenly(places: np.ndarray) -> int:
-    """How many of the first places follow each other."""
+    """Length of the first run of evenly spaced places."""
     return int(np.argmin(np.append(np.diff(places) == 1, False)))
 
 
 def _patches(
     batch: tuple[Dimension, ...], rows: tuple[Dimension, ...], columns: tuple[Dimension, ...]
 ) -> Patches | None:
-    """What the dimensions of batch, rows and columns say, if they say pictures and patches; a part of a batch of
-    pictures has dimensions of one value besides."""
+    """The patches given by the dimensions of batch, rows and columns, or None; a part of a batch has additional
+    dimensions of size one."""
     pictures = [d for d in rows[:-2] if d[0] != 1] or list(rows[-3:-2])
     if len(rows) < 3 or len(columns) != 3 or len(pictures) != 1 or any(size != 1 for size, *_ in batch):
         return None
@@ -239,7 +239,7 @@ def _patches(
 
 
 def _offsets(dimensions: tuple[Dimension, ...]) -> np.ndarray:
-    """int64: where the words of dimensions lie, relative to the first word of the memory."""
+    """int64 offsets of the words of dimensions from the first word of the memory."""
     total = np.zeros(1, np.int64)
     for size, stride, backwards in dimensions:
         places = np.arange(size) * stride

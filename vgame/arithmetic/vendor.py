@@ -1,4 +1,4 @@
-"""What the certificates assume of a library, and the only calls through which they use it.
+"""The assumptions of the certificates about a library, and their only calls to it.
 
 In: binary64 tensors whose values are binary32 numbers or products of two. Out: binary64 sums with a promised error.
 Another device (a perturbed one, a reversed one, a compiled one) is another `Vendor`, installed with `using`.
@@ -12,7 +12,7 @@ section 2):
 
 They hold for every kernel that adds each term once with IEEE-754 binary64 additions or FMAs rounded to nearest. They
 are void for Strassen and Winograd forms, for FFTs, and for binary64 emulated on narrower units (`refuse_emulation`).
-Of our own kernels on a CPU they are a theorem (section 13).
+For vgame's own kernels on a CPU they are proved (section 13).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Multiply = Callable[[own_products.Places, own_products.Places, Tensor, tuple[Ten
 
 
 class EmulatedBinary64(VgameError):
-    """The library was told to emulate binary64 products, whose error bound is unknown to us."""
+    """The library is set to emulate binary64 products, which have no known error bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Vendor:
     total(x [.., K]) -> [..]: sum_k x.
     scatter(x [T, n], owner int64 [T], out [size, n]): out[j], zero so far, = sum of the rows t with owner[t] = j.
     norm(x [.., K]) -> [..]: Euclidean, at least (1 - 2^-22) times the norm; not finite if and only if a term is not.
-    multiply(a, b, sums [B, M, N], squares ([Ba, M], [Bb, N])): product, and the squares of norm, of binary32 rows that
-    are read where they lie, in the chains of numba/products.py; None: they are widened for `product`.
+    multiply(a, b, sums [B, M, N], squares ([Ba, M], [Bb, N])): product, and the squares of norm, of binary32 rows read
+    in place, in the chains of numba/products.py; None: they are widened for `product`.
     """
 
     product: Callable[[Tensor, Tensor, Tensor], None]
@@ -69,7 +69,7 @@ def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def bind_product(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
-    """The native product, whenever it is called."""
+    """A function that computes the native product."""
     batch = out.shape[0]
     if batch == 1:
         return partial(torch.mm, a[0], b[0].mT, out=out[0])
@@ -83,7 +83,7 @@ def _total(x: Tensor) -> Tensor:
 
 
 def _scatter(x: Tensor, owner: Tensor, out: Tensor) -> None:
-    """A column of its own is fast as a vector only."""
+    """A single column is fast only as a vector."""
     if x.shape[1] == 1:
         x, out = x[:, 0], out[:, 0]
     out.index_add_(0, owner, x)
@@ -97,7 +97,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 def refuse_emulation(like: Tensor) -> None:
-    """Raise EmulatedBinary64 where the environment lets the library of `like`'s device emulate binary64."""
+    """Raise EmulatedBinary64 if the environment lets the library of `like`'s device emulate binary64."""
     if like.device.type == "cpu":
         return
     if os.environ.get(EMULATION_SWITCH, "0") not in ("", "0"):
@@ -114,13 +114,13 @@ def vendor() -> Vendor:
 
 
 def own_multiply(device: torch.device) -> Multiply | None:
-    """The kernel of our own that makes products on `device`, where one does."""
+    """vgame's own kernel for products on `device`, or None."""
     return vendor().multiply if own_products.in_use(device) else None
 
 
 @contextmanager
 def using(replacement: Vendor) -> Iterator[Vendor]:
-    """Within the block every approximate sum comes from `replacement`. Results must not change by one bit."""
+    """Context in which every approximate sum comes from `replacement`. Results must not change by one bit."""
     token = _current.set(replacement)
     try:
         yield replacement
@@ -129,7 +129,7 @@ def using(replacement: Vendor) -> Iterator[Vendor]:
 
 
 def _in_three(k: int) -> list[slice]:
-    """Uneven thirds of 0..k-1, last first; empty ones left out."""
+    """Uneven thirds of 0..k-1, last first; empty ones omitted."""
     cuts = [0, k // 5, k // 2, k]
     return [slice(i, j) for i, j in zip(cuts[-2::-1], cuts[:0:-1], strict=True) if i < j]
 

@@ -1,7 +1,7 @@
-"""Memory for intermediate results: bounded, and on a CPU kept between calls.
+"""Memory for intermediate results: bounded, and on a CPU reused between calls.
 
-Fresh pages cost a CPU several times the arithmetic that is done on them. A CUDA allocator keeps its blocks by itself
-and has to know their uses, stream by stream; there every buffer is a new tensor.
+New pages cost a CPU several times the arithmetic on them. A CUDA allocator reuses blocks by itself and must know their
+uses by stream; there every buffer is a new tensor.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from vgame.system.threads import share
 #: Elements of one tile of a result or operand block (binary64: 32 MiB). A thread has at most about seven such buffers
 #: at a time.
 TILE = 1 << 22
-#: On a CPU, in the order of its caches: elements that one pointwise pass works on, terms that the exact tier gathers
-#: at a time, elements of a tile of sums, of a product's tile or of its operands' blocks. Elsewhere all of them are a
-#: tile.
+#: On a CPU, in the order of its caches: elements of one pointwise pass, terms gathered at a time by the exact tier,
+#: elements of a tile of sums, of a product's tile or of its operands' blocks. Elsewhere all of them are a tile.
 PASS, GATHER, SUMS, PRODUCTS = ({"cpu": 1 << size} for size in (16, 17, 18, 20))
 
-#: Lines of a multiple of so many binary64 words fall into few sets of a cache, unless they lie so many words further
-#: apart.
+#: Lines of a multiple of so many binary64 words are padded by so many words, to avoid cache-set conflicts.
 FALLS_TOGETHER, APART = 64, 8
 
-#: Threads that share a copy cut the outermost dimension that is at least so long.
+#: Least length of the dimension that threads split for a copy.
 SHARERS = 16
 
 #: Options of GNU's mallopt (malloc.h).
@@ -38,13 +36,13 @@ _kept = threading.local()
 
 
 def keep_pages() -> None:
-    """Let this process keep what it frees: fresh pages for every result cost a step a tenth of its time. Where the C
-    library is GNU's."""
+    """Let this process keep freed pages: new pages for every result cost a tenth of a step's time. Only with GNU's C
+    library."""
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return
-    for option, value in ((TRIM_THRESHOLD, 2**31 - 1), (MMAP_THRESHOLD, 2**25)):  # the most that each may be
+    for option, value in ((TRIM_THRESHOLD, 2**31 - 1), (MMAP_THRESHOLD, 2**25)):  # the largest allowed value of each
         set_option(option, value)
 
 
@@ -69,7 +67,8 @@ def gather_size(device: torch.device) -> int:
 
 
 def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An uninitialised contiguous tensor; on a CPU it is this thread's memory of that slot, valid until taken again."""
+    """An uninitialised contiguous tensor; on a CPU it is this thread's memory of that slot, valid until its next
+    use."""
     size = math.prod(shape)
     if device.type != "cpu" or size > TILE:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -81,7 +80,7 @@ def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 
 
 class Workspace:
-    """Scratch memory of its owner, for whom what was taken stays where it is: of a slot always the same memory."""
+    """Scratch memory of one owner, with fixed addresses: a slot always has the same memory."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, Tensor] = {}
@@ -96,14 +95,14 @@ class Workspace:
 
 
 def wide_memory(x: Tensor, slot: str, take: Callable[..., Tensor] = scratch) -> Tensor:
-    """Scratch memory for a binary64 copy of x [.., R, K], in x's own order; one row, or one for all, lies in order."""
+    """Scratch memory for a binary64 copy of x [.., R, K], in x's own order; a single or expanded row is contiguous."""
     if x.shape[-2] > 1 and x.stride(-1) > max(1, x.stride(-2)):
         return lines(slot, (*x.shape[:-2], x.shape[-1], x.shape[-2]), x.device, take).mT
     return lines(slot, tuple(x.shape), x.device, take)
 
 
 def lines(slot: str, shape: tuple[int, ...], device: torch.device, take: Callable[..., Tensor] = scratch) -> Tensor:
-    """Binary64 scratch memory whose lines (the last dimension) do not all meet in the same sets of a cache."""
+    """Binary64 scratch memory, its lines (the last dimension) padded to avoid cache-set conflicts."""
     length = shape[-1]
     apart = length + APART if device.type == "cpu" and length % FALLS_TOGETHER == 0 else length
     return take(slot, (*shape[:-1], apart), torch.float64, device)[..., :length]
@@ -115,7 +114,7 @@ def widen(x: Tensor, slot: str) -> Tensor:
 
 
 def copy_shared(target: Tensor, source: Tensor) -> Tensor:
-    """target.copy_(source), of one shape; on a CPU by as many threads as it is worth."""
+    """target.copy_(source), of one shape; on a CPU by several threads if it is large."""
     if target.device.type != "cpu" or not target.dim():
         return target.copy_(source)
     outermost = next((d for d, size in enumerate(target.shape) if size >= SHARERS), 0)
@@ -134,5 +133,5 @@ def spans(extent: int, step: int) -> list[slice]:
 
 
 def batch_of(x: Tensor, i: slice) -> Tensor:
-    """x[i], or the one batch that serves all."""
+    """x[i], or the shared batch."""
     return x if x.shape[0] == 1 else x[i]

@@ -16,10 +16,10 @@ from vgame.system.threads import each, portions
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Instructions over slots: first the inputs, then the results that are kept, then constants and blocks of our own.
+    """Instructions over slots: first the inputs, then the results that are kept, then constants and temporary blocks.
 
     code: int64 [n, 5], rows as in _run. words: uint32, per slot its constant, or anything. results: which are int32.
-    checked: int64, the slots of the results that are looked at for infinities and NaN while they are at hand.
+    checked: int64, the slots of the results that are checked for infinities and NaN in the same pass.
     """
 
     code: np.ndarray
@@ -39,9 +39,9 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
 
 
 def bind(chain: Chain, elements: int, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> Callable[[], np.ndarray]:
-    """What computes the results from the inputs, whenever it is called, and tells whether the checked ones are finite.
+    """A function that computes the results from the inputs, and returns whether the checked ones are finite.
 
-    inputs: as `is_in_lines` asks. SAFETY: the addresses stay good because the answer holds the tensors.
+    inputs: in the form of `is_in_lines`. SAFETY: the addresses stay valid because the function holds the tensors.
     """
     places, steps = [0] * chain.words.size, [0] * chain.words.size
     sources, layouts, loads = [], [], []
@@ -76,13 +76,13 @@ def bind(chain: Chain, elements: int, inputs: Sequence[Tensor], results: Sequenc
 
 
 def is_in_lines(x: Tensor) -> bool:
-    """Whether `load` can read it where it lies."""
+    """Whether `load` can read it in place."""
     sizes, strides = joined(x)
     return x.is_contiguous() or (len(sizes) <= MOST_DIMENSIONS and strides[-1] <= 1)
 
 
 def joined(x: Tensor) -> tuple[list[int], list[int]]:
-    """Sizes and strides with the dimensions joined that lie in one line."""
+    """Sizes and strides, with contiguous dimensions joined."""
     sizes, strides = [], []
     for size, stride in zip(x.shape, x.stride(), strict=True):
         if size == 1:

@@ -1,12 +1,12 @@
 """Compiled loops on a CPU: the switch, memory as arrays. The loops themselves: numba/operands.py,
 numba/rounding_test.py, numba/exact.py, numba/filtering.py.
 
-In: the storage of tensors as flat arrays, with strides. Out: the words that the torch passes give, by the same tests
+In: the storage of tensors as flat arrays, with strides. Out: the words of the torch passes, by the same tests
 (docs/numerics-products.md, sections 3 to 5).
 
 Large loops are shared by threads (vgame/system/threads.py); none of them holds the interpreter's lock. `fastmath` is on
-for `add` only, and there only `reassoc`: sums that any order gives exactly, or whose bound holds in any order. A loop
-takes nothing from beyond vgame/arithmetic, so the compiler's cache notices every change (vgame/system/jit.py).
+for `add` only, and there only `reassoc`: sums that are exact in any order, or whose bound holds in any order. Loops
+import only from vgame/arithmetic, so the compiler's cache detects every change (vgame/system/jit.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _allowed: ContextVar[bool] = ContextVar("compiled", default=True)
 
 @contextmanager
 def compiled(allowed: bool) -> Iterator[None]:
-    """Within the block, whether these loops or the torch passes compute on a CPU. The bits are the same."""
+    """Context that selects these loops or the torch passes on a CPU. The bits are the same."""
     token = _allowed.set(allowed)
     try:
         yield
@@ -39,7 +39,7 @@ def compiled(allowed: bool) -> Iterator[None]:
 
 
 def in_use(device: torch.device) -> bool:
-    """Whether tensors of this device go through the compiled loops."""
+    """Whether the compiled loops compute on this device."""
     return device.type == "cpu" and _allowed.get() and not gate.in_use(device)
 
 
@@ -47,13 +47,13 @@ def in_use(device: torch.device) -> bool:
 
 
 def flat_tensor(x: Tensor) -> Tensor:
-    """The memory from a tensor's first element to its last, as a flat tensor; the tensor's strides lead through it."""
+    """The memory from a tensor's first element to its last, as a flat tensor; the tensor's strides index it."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     return x.detach().as_strided((extent,), (1,))
 
 
 def flat(x: Tensor) -> np.ndarray:
-    """The same as an array."""
+    """`flat_tensor`, as an array."""
     return flat_tensor(x).numpy()
 
 

@@ -4,7 +4,7 @@ In: a flat binary32 array and an output array. Out: RN(f(x)) for every element, 
 is binary64 it receives the value before the last rounding, which is the same in both twins
 (tests/unit/test_elementary.py).
 
-`fastmath` stays off: the bits rest on the order of the operations, and nothing here may become a fused multiply-add.
+`fastmath` stays off: the bits depend on the order of the operations, and no operation may become a fused multiply-add.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vgame.system.jit import compiled_loop
 from vgame.system.threads import share
 
 CHUNK = 1 << 15  # elements per pass: they stay in the cache
-WORTH = 1 << 16  # elements that are worth a thread
+WORTH = 1 << 16  # least number of elements for a thread
 TURNS = np.array(PI_ROWS)
 ERF_LOW, ERF_HIGH = ERF_Q[:14], ERF_Q[14:]
 
@@ -96,13 +96,14 @@ def _loop(value: Callable) -> Callable:
         for i in range(x.size):
             out[i] = value(np.float64(x[i]), np.float32(x[i]).view(np.int32), TURNS)
 
-    run.__qualname__ = f"loop_of_{value.__name__}"  # what the compiler's cache knows it by
+    run.__qualname__ = f"loop_of_{value.__name__}"  # its key in the compiler's cache
     return compiled_loop(error_model="numpy")(run)
 
 
 @compiled_loop()
 def _patch(words, out, at, exact):
-    """out[i] = exact[k] where words[i] = at[k]. The loop that only asks whether there is one is a vector loop."""
+    """out[i] = exact[k] where words[i] = at[k]. The first loop, which only tests whether there is one, is
+    vectorised."""
     for k in range(at.size):
         hit = np.uint32(0)
         for i in range(words.size):
@@ -120,7 +121,7 @@ PATCHES = {function: np.array(rows, dtype=np.uint32).reshape(-1, 2).T.copy() for
 def fill(function: Function, x: np.ndarray, out: np.ndarray) -> None:
     """out[i] = RN(f(x[i])); x: binary32, flat, contiguous. A binary64 `out` receives the values before the last
     rounding."""
-    assert x.size == out.size, "the loops look at no bounds"
+    assert x.size == out.size, "the loops check no bounds"
     for start in range(0, x.size, CHUNK):
         part, target = x[start : start + CHUNK], out[start : start + CHUNK]
         LOOPS[function](part, target)

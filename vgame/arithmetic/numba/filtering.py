@@ -1,7 +1,7 @@
 """Compiled loops of Winograd's minimal filtering F(2 x 2, 3 x 3): of filters, of tiles of pictures, back from products.
 
 In: binary32 filters and pictures, in memory with strides. Out: binary64 transforms whose products, summed over channels
-and transformed back, approximate the outputs of 2 x 2 pixels; and what bounds their errors. Four outputs cost 16
+and transformed back, approximate the outputs of 2 x 2 pixels; and the data of their error bounds. Four outputs cost 16
 products per channel instead of 36. Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks",
 CVPR 2016. Proof: docs/numerics-products.md, section 11.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from vgame.arithmetic.numba.compiled import add, compile_loop
 from vgame.system.threads import share
 
-#: Transforms have so many words per channel.
+#: Words of a transform per channel.
 WORDS = 16
 
 
@@ -99,8 +99,7 @@ def transform_tiles(x, strides, lines, first, v, squares):
 
 @compile_loop
 def bound_patches(squares, bounds, norms):
-    """Of every output's patch, in rows of pixels: what its error is at most, per norm of a filter's pixel and u; its
-    norm."""
+    """For every output's patch, in rows of pixels: its error bound, per norm of a filter's pixel and u; its norm."""
     width, at = squares.shape[2] - 2, 0
     for u in range(squares.shape[0]):
         r = np.sqrt(squares[u])

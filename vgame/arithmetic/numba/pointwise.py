@@ -1,7 +1,7 @@
 """Chains of pointwise functions as one compiled pass. Twin: vgame/execute/kernels.py, one function at a time.
 
-In: instructions over slots, and where the words of the slots lie. Out: the words of every slot that lies in memory;
-what a chain computes on the way lives in blocks that fit the first cache and is never written further.
+In: instructions over slots, and the addresses of the slots. Out: the words of every slot in memory; intermediate values
+are in blocks that fit the first cache and are not written to memory.
 
 Every instruction is a loop of its own over a block, so no product can be contracted with a sum, and the bits are those
 of the single IEEE instructions. Nothing is fast-math.
@@ -21,7 +21,7 @@ from vgame.system.threads import share
 
 #: Words of a block.
 BLOCK = 1024
-#: Dimensions of a strided operand after those that lie in one line have been joined.
+#: Dimensions of a strided operand after contiguous ones have been joined.
 MOST_DIMENSIONS = 8
 #: The instruction that copies a block of strided words; all others are codes of vgame.arithmetic.functions.
 LOAD = 255
@@ -37,7 +37,7 @@ IEQ, INE, ILT, ILE, ULT = range(80, 85)
 ITOF, FTOI, SELECT = 96, 97, 112
 
 _ZERO, _NOT_FINITE = np.float32(0.0), np.int32(0x7F800000)
-#: Typed, for a loop over words of 32 bits must not widen them.
+#: Typed, so that a loop over words of 32 bits does not widen them.
 _MAGNITUDE, _KEPT, _NAN = np.int32(0x7FFFFFFF), np.int32(0x7FFF0000), np.int32(0x7FC00000)
 _NONE, _ONE, _CUT, _BELOW_HALF = np.int32(0), np.int32(1), np.int32(16), np.int32(0x7FFF)
 _LEAST, _LARGEST = -(2.0**31), 2.0**31 - 1.0
@@ -235,7 +235,7 @@ def load(source, layout, start, out):
 
 @compile_loop
 def _apply(code, x, y, z, out):
-    """One instruction on blocks of binary32 words (int32 where the function says so)."""
+    """One instruction on blocks of binary32 words (int32 for functions of integers)."""
     if code < ADD:
         _unary(code, x, out)
     elif code < EQ:
@@ -258,7 +258,7 @@ def _apply(code, x, y, z, out):
 
 @compile_loop
 def _to_bfloat16(word, rest):
-    """RN8 of an exact value: word = RN32 of it, rest of the sign of what that lacks. Twin:
+    """RN8 of an exact value: word = RN32 of it, rest: with the sign of the remainder. Twin:
     vgame/arithmetic/torch/narrow.py, narrowed. Without branches, in 32 bits: a loop of it is vectorised."""
     magnitude = word & _MAGNITUDE
     inexact = np.int32((rest > 0.0) | (rest < 0.0)) & (_ONE & ~magnitude)
@@ -271,7 +271,7 @@ def _to_bfloat16(word, rest):
 
 @compile_loop
 def _sum_rest(a, b, out):
-    """Of the sign of a + b - out, where out = RN32(a + b)."""
+    """A number with the sign of a + b - out, where out = RN32(a + b)."""
     total = a + b
     second = total - a
     error = (a - (total - second)) + (b - second)
@@ -281,10 +281,10 @@ def _sum_rest(a, b, out):
 
 @compile_loop
 def _narrow(code, x, y, words, out):
-    """out = RN8 of what `code` gives, where it holds the binary32 results already; words: the same memory as int32.
+    """out = RN8 of the results of `code`, given their binary32 roundings in `out`; words: the same memory as int32.
 
-    Products of two words are exact in binary64; of sums the error of the rounding to binary64 decides where that is
-    exact in binary32. What is lacking is computed in a loop of its own: both are vectorised so.
+    Products of two words are exact in binary64; for sums the error of the rounding to binary64 decides if the binary64
+    value is a binary32 number. The remainders are computed in a separate loop, so that both are vectorised.
     """
     rests = np.empty(out.size, np.float64)
     if code == ADD:
@@ -327,10 +327,10 @@ def run_blocks(code, places, steps, words, layouts, memory, checked, finite, fir
     """The instructions on words first..last-1, block by block; finite[i] = whether every word of slot checked[i] is
     finite.
 
-    code: (function, slot of the result, three slots of operands) each. places: where the slots' words begin, 0 for a
-    block of our own, which holds the slot's word of `words`. steps: 4 where a slot's words are read in order. layouts:
-    of what is loaded. memory: the blocks, which the caller holds (here they would be let go after their last mention,
-    not after their last use).
+    code: (function, slot of the result, three slots of operands) each. places: addresses of the slots' words, 0 for a
+    temporary block, filled with the slot's word of `words`. steps: 4 where a slot's words are read in order. layouts:
+    of loaded operands. memory: the blocks, held by the caller (numba would free them after their last mention, not
+    after their last use).
     """
     at, block = places.copy(), 0
     finite[:] = True

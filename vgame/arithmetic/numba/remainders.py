@@ -1,9 +1,9 @@
-"""What a rounded sum of products lacks, for a few sums: compiled loops. Twin: torch/exact.py, exact_sums.
+"""Remainders of rounded sums of products, for a few sums: compiled loops. Twin: torch/exact.py, exact_sums.
 
 In: words that are the RN32 of sums, and their rows. Out: for each a binary64 number with the sign of the exact sum less
-the word, and whether that is not certain. Numbers are added up in two parts (T. Ogita, S. M. Rump, S. Oishi, "Accurate
-sum and dot product", SIAM J. Sci. Comput. 26, 2005): the lower one gathers the errors of the upper one. Where it
-gathers them without an error of its own, both together are the exact sum (so a tie is a zero); else their error is
+the word, and whether its sign is uncertain. Numbers are added up in two parts (T. Ogita, S. M. Rump, S. Oishi,
+"Accurate sum and dot product", SIAM J. Sci. Comput. 26, 2005): the lower one gathers the errors of the upper one. If it
+collects them without an error of its own, both together are the exact sum (so a tie is a zero); else their error is
 below K^2 2^-105 times the sum of magnitudes.
 """
 
@@ -16,13 +16,13 @@ from torch import Tensor
 from vgame.arithmetic.numba.compiled import compile_loop
 from vgame.system.threads import share
 
-#: Twice what the error can be, per square of the number of terms and sum of magnitudes.
+#: Twice the largest error, per square of the number of terms and sum of magnitudes.
 ERROR = 2.0**-104
 
 
 @compile_loop
 def _add(places, words, shape, a, b, rest, unsure, first, last):
-    """Of the sums at places first..last-1."""
+    """Remainders of the sums at places first..last-1."""
     rows, columns = shape
     x, begins_x, terms_x, shared_x = a
     y, begins_y, terms_y, shared_y = b
@@ -47,10 +47,10 @@ def _add(places, words, shape, a, b, rest, unsure, first, last):
 
 
 def remainders(places: Tensor, words: Tensor, shape: tuple[int, int], a: tuple, b: tuple) -> tuple[Tensor, Tensor]:
-    """(of the sign of sum - word binary64, whether it is not certain) at the flat places (int64) of a result [B,
+    """(binary64 with the sign of sum - word, whether that is uncertain) at the flat places (int64) of a result [B,
     *shape].
 
-    words: binary64. a, b: (memory, where the rows begin, where their terms lie from there, does one batch serve all?).
+    words: binary64. a, b: (memory, offsets of the rows, offsets of their terms, whether one batch is shared).
     """
     rest, unsure = torch.empty_like(words), torch.empty(words.shape, dtype=torch.bool)
     arrays = places.numpy(), words.numpy(), shape, a, b, rest.numpy(), unsure.numpy()

@@ -1,7 +1,7 @@
-"""Compiled loops over rows that add up nothing, or few terms: look-ups, maxima, sums that an index selects.
+"""Compiled loops over rows with no or few additions: look-ups, maxima, sums selected by an index.
 
-Twins: vgame/execute/ordinary.py (gather), torch/maxima.py, torch/one_hot.py, which they replace where words keep their
-places. The arrays are flat and contiguous.
+Twins: vgame/execute/ordinary.py (gather), torch/maxima.py, torch/one_hot.py, which they replace for contiguous words.
+The arrays are flat and contiguous.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from vgame.arithmetic.numba.compiled import compile_loop
 
-#: Rows whose maxima are looked for side by side.
+#: Number of rows whose maxima are searched side by side.
 AT_A_TIME = 256
 
 _ZERO, _NAN = np.float32(0.0), np.float32(np.nan)
@@ -79,11 +79,11 @@ def place_of_largest(a, length, out):
 
 @compile_loop
 def select(index, b, shape, strides, unit, memory, counts, out):
-    """As one_hot.one_hot_sum; how many sums the rounding test leaves open, whose words say nothing.
+    """As one_hot.one_hot_sum; returns the number of sums that the rounding test leaves open; their words are undefined.
 
     shape: (batches, m, n, k); strides: of a batch of the index, and of b's three dimensions; unit: error of a sum per
     term and sum of magnitudes; memory [3, m] binary64 and counts [m]: scratch. Sums of few terms are mostly exact, and
-    then their bound is 0: what an addition leaves out is exact too (2Sum).
+    then their bound is 0: the remainder of each addition is exact (2Sum).
     """
     (batches, m, n, length), still_open = shape, 0
     sums, sizes, lost = memory[0], memory[1], memory[2]

@@ -1,1 +1,1 @@
-"""The exact meaning of all arithmetic, in plain Python: the truth that the fast paths and the contract follow."""
+"""The exact meaning of all arithmetic, in plain Python: the reference of the fast paths and the contract."""

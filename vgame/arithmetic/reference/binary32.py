@@ -1,7 +1,7 @@
-"""binary32 in plain integers: decode, round, and every function of a `map` that needs no series.
+"""binary32 in plain integers: decode, round, and every function of a `map` without a series.
 
 In: words, Python ints 0..2^32-1 (IEEE-754 binary32, or int32 in two's complement). Out: words.
-This is the slow exact truth; twin: contracts/arithmetic/Binary32.sol. A NaN result is always 0x7fc00000.
+Slow and exact; twin: contracts/arithmetic/Binary32.sol. A NaN result is always 0x7fc00000.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 In: a binary32 word. Out: RN(f(x)) as a word. Slow and exact; twin: contracts/arithmetic/Elementary.sol.
 
-Each function has two parts. The special part handles NaN, infinities, zeros, exact values and arguments so large that
-the rounded result no longer changes. Elsewhere f(x) is irrational (Lindemann-Weierstrass for all but erf, whose values
-at the binary32 numbers were all checked, docs/numerics-elementary.md), so it is neither a binary32 number nor a
-midpoint, and the loop ends: it encloses f(x) at growing precision until both ends round to the same word.
+Each function has two parts. The special part handles NaN, infinities, zeros, exact values and arguments whose rounded
+result is a limit. Elsewhere f(x) is irrational (Lindemann-Weierstrass for all but erf, whose values at the binary32
+numbers were all checked, docs/numerics-elementary.md), so it is neither a binary32 number nor a midpoint, and the loop
+ends: it encloses f(x) at growing precision until both ends round to the same word.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The exact meaning of every function and reduction, in plain Python: the truth that the fast paths and the contract
-follow.
+"""The exact meaning of every function and reduction, in plain Python: the reference of the fast paths and the contract.
 
-In: words (ints 0..2^32-1). Out: words. Nothing here rounds twice, depends on a platform or takes a tolerance. The
-parts: reference_binary32 (arithmetic, order, integers), reference_elementary (exp .. cos), reference_sums (sums,
-maxima).
+In: words (ints 0..2^32-1). Out: words. No double rounding, no dependence on a platform, no tolerance. The parts:
+binary32.py (arithmetic, order, integers), elementary.py (exp .. cos), sums.py (sums, maxima).
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ _INEXACT = (Function.ADD, Function.SUB, Function.MUL, Function.DIV, Function.SQR
 
 
 def evaluate(function: Function, *words: int, bits: int = SIGNIFICAND_BITS) -> int:
-    """The word that `function` gives for its operands' words; a value that is not an integer is rounded to `bits` bits,
+    """The word of `function` for its operands' words; a value that is not an integer is rounded to `bits` bits,
     once."""
     function = Function(function)
     if len(words) != arity(function):

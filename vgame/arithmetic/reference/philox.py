@@ -1,6 +1,6 @@
 """Random words and the shuffle: Philox4x32-10 (Salmon et al., SC 2011) and a swap-or-not permutation.
 
-In: seed, step, operator, element. Out: the word, or the sample index, that docs/formats.md section 5 fixes.
+In: seed, step, operator, element. Out: the word, or the sample index, of docs/formats.md section 5.
 Pure Python, one value at a time; twin: contracts/arithmetic/Philox.sol.
 """
 
@@ -11,7 +11,7 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL_INCREMENTS = (0x9E3779B9, 0xBB67AE85)  # 2^32 times the golden ratio - 1, and times sqrt(3) - 1
 SHUFFLE_ROUNDS = 64
-#: Fourth counter word of the shuffle: apart from each other and from `step div 2^32` of the random words.
+#: Fourth counter word of the shuffle: different from each other and from `step div 2^32` of the random words.
 PIVOT_STREAM = 1 << 24
 BIT_STREAM = 1 << 25
 
@@ -47,7 +47,7 @@ def random_word(seed: int, step: int, operator: int, element: int) -> int:
 
 
 def shuffle_index(seed: int, step: int, element: int, elements: int, population: int) -> int:
-    """The sample that stands at position `element` of a step's batch of `elements`, out of `population`."""
+    """The sample at position `element` of a step's batch of `elements`, out of `population`."""
     epoch, x = divmod((step - 1) * elements + element, population)
     key = split_key(seed)
     for r in range(SHUFFLE_ROUNDS):
@@ -56,7 +56,7 @@ def shuffle_index(seed: int, step: int, element: int, elements: int, population:
 
 
 def _swap_or_not(x: int, r: int, epoch: int, key: Key, population: int) -> int:
-    """Round r: x and its mirror image about the pivot change places if the bit that both of them address says so."""
+    """Round r: x and its mirror image about the pivot are exchanged if the bit addressed by both is set."""
     low, high = epoch & WORD_MASK, epoch >> 32 & WORD_MASK
     word = philox((r // 4, low, high, PIVOT_STREAM), key)[r % 4]
     mirror = ((word * population >> 32) - x) % population

@@ -43,8 +43,8 @@ NARROW = 4  # added to the class of a sum that is rounded to bfloat16
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """An exact partial sum: class, and value in units of 2^-298 (zero unless the class is FINITE). The class says
-    NARROW, too."""
+    """An exact partial sum: class, and value in units of 2^-298 (zero unless the class is FINITE). The class has the
+    flag NARROW, too."""
 
     cls: int
     value: int
@@ -55,7 +55,7 @@ class Partial:
 
     @classmethod
     def decode(cls, data: bytes) -> Partial:
-        """The inverse of `encode`; ValueError for anything that `encode` cannot give."""
+        """The inverse of `encode`; ValueError for bytes that `encode` cannot return."""
         if not is_partial(data):
             raise ValueError(f"not the encoding of a partial sum: {data.hex()}")
         return cls(data[0], int.from_bytes(data[1:], "big", signed=True))
@@ -66,7 +66,7 @@ class Partial:
         return Partial(cls, 0 if cls & NOT_A_NUMBER else _wrap(self.value + other.value))
 
     def narrow(self) -> Partial:
-        """The same sum, to be rounded to bfloat16."""
+        """The same sum, marked for rounding to bfloat16."""
         return Partial(self.cls | NARROW, self.value)
 
     def round(self) -> int:

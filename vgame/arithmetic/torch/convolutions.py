@@ -1,5 +1,5 @@
-"""dot of filters and patches of pictures: convolutions of 3 x 3 by minimal filtering, where that costs less; other
-products as they are.
+"""dot of filters and patches of pictures: convolutions of 3 x 3 by minimal filtering if that is faster; other products
+directly.
 
 In, out: as products.dot. Method: approximate sums by Winograd's F(2 x 2, 3 x 3) in binary64, with a bound of their own;
 the rounding test and the exact tier are those of every product. Proof: docs/numerics-products.md, section 11.
@@ -29,9 +29,9 @@ from vgame.arithmetic.vendor import vendor
 from vgame.arithmetic.workspace import TILE, scratch
 from vgame.system.threads import Runner, each, threads
 
-#: From so many filters, channels and pixels on filtering pays; and so many words may the filters' transforms have.
+#: Least numbers of filters, channels and pixels for filtering; largest number of words of the filters' transforms.
 FILTERS, CHANNELS, PIXELS, WIDEST = 32, 32, 1024, TILE
-#: Words of the transforms of some tiles, which a thread works on at a time.
+#: Words of the transforms that a thread processes at a time.
 AT_A_TIME = 1 << 20
 
 
@@ -52,7 +52,7 @@ def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each
 
 
 def is_filtered(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix) -> bool:
-    """Whether minimal filtering makes the sums: b's rows are patches, and many enough."""
+    """Whether minimal filtering is used: b's rows are patches, and enough of them."""
     if not isinstance(b, IndexedMatrix) or b.patches is None or a.shape[0] != 1:
         return False
     rows, channels = a.shape[1], b.patches.channels
@@ -97,8 +97,8 @@ class FilteredTile(Tile):
         self.filters, self.pictures, self.first = filters, pictures, first
 
     def run(self) -> None:
-        """Fill `out`. What minimal filtering leaves open too often, as it does low-bit data, and what is not finite
-        goes the direct way."""
+        """Fill `out`. Sums that minimal filtering leaves open too often, as for low-bit data, and non-finite ones are
+        computed directly."""
         left, right = self._filter()
         rest = None
         if bool(torch.isfinite(left).all() & torch.isfinite(right).all()):

@@ -23,7 +23,7 @@ from vgame.arithmetic.elementary_reduction import PI_ROWS
 from vgame.arithmetic.functions import Function
 
 CHUNK = 1 << 15  # elements per pass on a CPU: the temporaries stay in the second-level cache
-LOW_BITS = (1 << 29) - 1  # what binary64 has more than binary32; at a midpoint they are 2^28
+LOW_BITS = (1 << 29) - 1  # additional bits of binary64; 2^28 at a midpoint
 BELOW_MIDPOINT = (1 << 28) - 1
 
 
@@ -76,7 +76,7 @@ def _exceptions(function: Function, device: torch.device) -> tuple[Tensor, Tenso
 
 
 def _patch(function: Function, x: Tensor, y: Tensor) -> Tensor:
-    """y with the exceptional inputs put right; their binary64 values lie within one unit of a midpoint, which is
+    """y with the exceptional inputs corrected; their binary64 values are within one unit of a midpoint, which is
     rare."""
     if not EXCEPTIONS[function]:
         return y

@@ -30,7 +30,8 @@ _EXPONENT_SHIFT = 52
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Some terms of the selected sums `sums`; how a value per sum meets its terms; how terms are added up per sum."""
+    """Some terms of the selected sums `sums`; the expansion of a value per sum to its terms; the addition of terms per
+    sum."""
 
     sums: slice
     terms: Tensor
@@ -92,7 +93,7 @@ def exact_sums(terms: Terms, select: Tensor, bound: Tensor) -> Tensor:
 
 
 def exhaust(terms: Terms, select: Tensor, bound: Tensor) -> None:
-    """Do what the hardest sums of so many words would take: for a clock."""
+    """Do the work of the hardest sums of so many words, for timing."""
     for levels in (1, all_levels(bound.new_full((1,), HIGHEST), terms.length)):
         _sweep(terms, select, bound, levels)
 
@@ -105,7 +106,7 @@ def _sweep(terms: Terms, select: Tensor, bound: Tensor, levels: int) -> tuple[Te
 
 
 def digits_of(terms: Terms, select: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """(digits [levels + 1, sums], the magnitudes of what the last digit rounds) of the selected sums."""
+    """(digits [levels + 1, sums], the magnitudes rounded by the last digit) of the selected sums."""
     levels, count = scales.shape
     digits = scales.new_zeros(levels + 1, count)
     left = scales.new_zeros(count)
@@ -118,7 +119,7 @@ def digits_of(terms: Terms, select: Tensor, scales: Tensor) -> tuple[Tensor, Ten
 
 
 def settled(digits: Tensor, scales: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """(sums rounded to odd, whether that is certain) from digits, which are used up; error: of the last ones."""
+    """(sums rounded to odd, whether that is certain) from digits, which are overwritten; error: of the last digits."""
     _carry(digits, scales)
     head, tail = _collapse(digits)
     return round_to_odd(head, tail), _is_certain(head, tail, error)
@@ -145,7 +146,7 @@ def power_above(x: Tensor) -> Tensor:
 
 
 def all_levels(bound: Tensor, length: int) -> int:
-    """So many levels that the last one resolves the lowest bit that any term can have."""
+    """Number of levels such that the last one resolves the lowest possible bit of a term."""
     top = math.frexp(float(bound.max()))[1] + 2
     return max(2, 1 - ((LOWEST + 52 - top) // (52 - (length - 1).bit_length())))
 

@@ -1,4 +1,4 @@
-"""reduce_max and argmax: exact by nature; this file fixes what they say about NaN and zeros.
+"""reduce_max and argmax: exact by nature; this file defines their results for NaN and zeros.
 
 In: binary32 rows. Out: binary32 maxima, int32 positions.
 Reference: vgame/arithmetic/reference/functions.py, reduce_max and argmax. Rules: docs/numerics-products.md, section 8.

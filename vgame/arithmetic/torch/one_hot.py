@@ -1,8 +1,8 @@
 """one_hot_sum: correctly rounded sums of the terms that an index assigns to each target.
 
-In: an int32 index that says which target each term belongs to, binary32 terms. Out: binary32 RN(exact sum) per target.
-Embedding gradients have few batches, many columns and far more targets than terms; pooling gradients thousands of
-batches of one column. Method: as in sums.py, with an index addition for the vendor's sum. Reference:
+In: an int32 index with the target of each term, binary32 terms. Out: binary32 RN(exact sum) per target. Embedding
+gradients have few batches, many columns and far more targets than terms; pooling gradients thousands of batches of one
+column. Method: as in sums.py, with an index addition for the vendor's sum. Reference:
 vgame/arithmetic/reference/functions.py, one_hot_sum.
 """
 
@@ -24,7 +24,7 @@ from vgame.arithmetic.torch.sums import settle
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import batch_of, scratch, spans, sum_size
 
-#: With more targets than this many per term, only those that occur are kept.
+#: With more targets per term than this, only occurring ones are kept.
 SPARSE = 16
 
 
@@ -37,7 +37,7 @@ def one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
     """
     assert index.dtype == torch.int32 and b.dtype == torch.float32, "an int32 index, binary32 terms"
     assert index.dim() == 2 and b.dim() == 3 and index.shape[1] == b.shape[2] >= 1, "index [Ba, K], terms [Bb, N, K]"
-    assert len({index.shape[0], b.shape[0], 1}) <= 2, "equal batches, or one that serves all"
+    assert len({index.shape[0], b.shape[0], 1}) <= 2, "equal batches, or a shared one"
     if gate.in_use(b.device) and vendor().scatter is NATIVE.scatter:
         from vgame.arithmetic.triton import sums  # imported only where it runs
 
@@ -78,7 +78,7 @@ def tiles(index: Tensor, b: Tensor, m: int) -> Iterator[tuple[slice, slice, Owne
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Who gets which term. The rows of the result that occur are `names`; None: all of them, in order."""
+    """The assignment of terms to rows. `names`: the occurring rows of the result; None: all of them, in order."""
 
     kept: Tensor | None  # int64 [T], the terms that belong to a row; None: all
     row: Tensor  # int64 [T], position of their row in names
@@ -124,7 +124,7 @@ def _sum_owned(owners: Owners, b: Tensor, out: Tensor) -> None:
 
 
 def exhaust_bags(owners: Owners, x: Tensor, magnitude: Tensor) -> None:
-    """The work of the hardest sums, where the worst case is measured."""
+    """Do the work of the hardest sums, while the worst case is measured."""
     hard = hard_part(magnitude.numel(), x.device).long()
     if hard.numel():
         bags, _ = bags_of(owners, x, (hard // x.shape[1], hard % x.shape[1]))
@@ -149,7 +149,7 @@ def wide_terms(b: Tensor, kept: Tensor | None) -> Tensor:
 def _round_sites(owners: Owners, sums: Tensor, magnitude: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     """The rounding test of sums [rows, n], into out; (row, column) of those that stay open.
 
-    With fewer terms than sums, the sums are looked at from their terms: none is missed, and some are looked at twice.
+    With fewer terms than sums, the sums of the terms are tested: none is missed, and some are tested twice.
     """
     from_terms = owners.row.numel() < len(sums)
     sites = owners.row if from_terms else torch.arange(len(sums), device=sums.device)

@@ -1,7 +1,7 @@
-"""Sums whose terms lie with several ranks: what each of them tells of its own terms, and how all of it gives the word.
+"""Sums with terms on several ranks: the data that each rank gives about its terms, and the word from all data.
 
-In: a rank's terms of every sum. Out: binary64 sums with what bounds their errors; digits of chosen sums, exactly. Both
-are added up over the ranks. Proofs: docs/numerics-products.md, section 12.
+In: a rank's terms of every sum. Out: binary64 sums with the data of their error bounds; exact digits of chosen sums.
+Both are added up over the ranks. Proofs: docs/numerics-products.md, section 12.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from vgame.arithmetic.torch.sums import partial_sums
 from vgame.arithmetic.workspace import widen
 from vgame.system.threads import each
 
-#: Digits of a sum that are asked for first; all of them, where these do not decide.
+#: Digits of a sum that are requested first; all of them if these do not decide.
 FIRST = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Approximate:
-    """Of sums [B, M, N]: `sums`, binary64; `sizes`: the squares of the norms [B, M] and [B, N] of a product's rows, or
-    the sums of magnitudes [B, M]; `depth`: Theorem 2's t. All but the depth are added up over the ranks."""
+    """Data of sums [B, M, N]: `sums`, binary64; `sizes`: the squares of the norms [B, M] and [B, N] of a product's
+    rows, or the sums of magnitudes [B, M]; `depth`: Theorem 2's t. All but the depth are added up over the ranks."""
 
     sums: Tensor
     sizes: tuple[Tensor, ...]
@@ -53,10 +53,10 @@ class Terms(Protocol):
     def approximate(self) -> Approximate: ...
 
     def digits(self, positions: Tensor, scales: Tensor) -> Tensor:
-        """Digits [levels + 1, sums] of the sums at flat positions (int64); magnitudes of what the last one rounds."""
+        """Digits [levels + 1, sums] of the sums at flat positions (int64); magnitudes rounded by the last digit."""
 
     def exact(self, position: int) -> list[Fraction] | None:
-        """The terms of one sum; None where one of them is not finite."""
+        """The terms of one sum; None if one of them is not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Summands:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """No terms of a sum to which other ranks have some."""
+    """A rank without terms of a sum."""
 
     def approximate(self) -> Approximate:
         return Approximate(torch.zeros(1, 1, 1, dtype=torch.float64), (torch.zeros(1, 1, dtype=torch.float64),), 1)
@@ -137,7 +137,7 @@ class Nothing:
 
 
 def contradiction(first: Approximate, second: Approximate) -> int | None:
-    """The flat position of a sum of which two devices cannot both be right, who had the same terms; None: there is
+    """The flat position of a sum on which two devices with the same terms contradict each other; None if there is
     none."""
     errors = []
     for one in (first, second):
@@ -145,7 +145,7 @@ def contradiction(first: Approximate, second: Approximate) -> int | None:
         errors.append((left * weigh(one.depth)).unsqueeze(2) * right.unsqueeze(1))
     x, y = first.sums, second.sums
     alike = ((x - y).abs() <= (errors[0] + errors[1]) * SLACK) | (x == y) | (x.isnan() & y.isnan())
-    for a, b in zip(first.sizes, second.sizes, strict=True):  # one word is enough: what follows from them is wrong
+    for a, b in zip(first.sizes, second.sizes, strict=True):  # one word is enough
         if not bool((((a - b).abs() <= b * 2.0**-20) | (a == b) | (a.isnan() & b.isnan())).all()):
             return 0
     wrong = alike.logical_not_().view(-1).nonzero()
@@ -153,7 +153,7 @@ def contradiction(first: Approximate, second: Approximate) -> int | None:
 
 
 def is_within(claim: float, depth: int, terms: list[Fraction] | None) -> bool:
-    """Whether a sum may be claimed of these terms (Theorem 2); what is not finite says nothing."""
+    """Whether a sum of these terms is within Theorem 2's bound; true for non-finite sums."""
     if terms is None or not math.isfinite(claim):
         return terms is None
     return abs(Fraction(claim) - sum(terms)) <= Fraction(weigh(depth)) * sum(map(abs, terms))
@@ -183,8 +183,8 @@ def _digits(terms: Rows, positions: Tensor, scales: Tensor) -> Tensor:
 
 def rounded(sums: Tensor, sizes: tuple[Tensor, Tensor], weight: float) -> tuple[Tensor, Tensor, Tensor]:
     """(RN32 of sums [B, M, N] whose magnitudes are at most the product of sizes [B, M] and [B, N], and whose errors are
-    `weight` of that, where this is certain; flat positions where it is not; the magnitudes there)."""
-    left, right = (s.nan_to_num(nan=0.0, posinf=0.0) for s in sizes)  # sums that are not finite are their own answer
+    `weight` of that, if that is certain; flat positions of the others; the magnitudes there)."""
+    left, right = (s.nan_to_num(nan=0.0, posinf=0.0) for s in sizes)  # non-finite sums are final
     bound, out = (left * weight).unsqueeze(2), torch.empty(sums.shape, dtype=torch.float32)
     if compiled.in_use(sums.device):
         found = torch.empty(sums.numel(), dtype=torch.int32)
@@ -200,17 +200,17 @@ def rounded(sums: Tensor, sizes: tuple[Tensor, Tensor], weight: float) -> tuple[
 
 
 def weight(depths: list[int]) -> float:
-    """e / S of sums of the ranks' sums: t is the longest of theirs, and an addition for each rank but one."""
+    """e / S of sums of the ranks' sums: t is the largest of theirs, plus one addition for each rank but one."""
     return weigh(max(depths) + len(depths) - 1)
 
 
 def scales(magnitudes: Tensor, length: int, every: bool) -> Tensor:
-    """Of the digits of sums of `length` terms whose magnitudes add up to at most so much; every: of all digits."""
+    """Scales of the digits of sums of `length` terms with a bounded sum of magnitudes; every: of all digits."""
     bound = magnitudes * SLACK
     return scales_of(bound, length, all_levels(bound, length) if every and bound.numel() else FIRST)
 
 
 def certain(digits: Tensor, scales: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """(RN32, whether it is certain) of the sums that all ranks' digits, added up, are of."""
+    """(RN32, whether it is certain) of the sums with these digits, added up over all ranks."""
     value, sure = settled(digits[:-1].clone(), scales, weigh(length) * digits[-1])
     return value.float().add_(0.0), sure

@@ -34,8 +34,8 @@ def philox(counter: list[torch.Tensor], key: tuple[int, int]) -> list[torch.Tens
 
 
 def random_words(seed: int, step: int, operator: int, elements: int, clock: torch.Tensor) -> torch.Tensor:
-    """The output of a PHILOX operator: int32 words, on the device of the clock; kernels read the step there (int64
-    [1])."""
+    """The output of a PHILOX operator: int32 words, on the device of the clock; kernels read the step from the clock
+    (int64 [1])."""
     if gate.in_use(clock.device):
         from vgame.arithmetic.triton import philox as gpu_random  # imported only where it runs
 
@@ -51,7 +51,7 @@ def random_words(seed: int, step: int, operator: int, elements: int, clock: torc
 
 
 def shuffle_indices(seed: int, step: int, elements: int, population: int, clock: torch.Tensor) -> torch.Tensor:
-    """The output of a SHUFFLE operator, the samples of a step: few numbers, by a kernel, else computed on the host for
+    """The output of a SHUFFLE operator, the samples of a step: few numbers, computed by a kernel, else on the host for
     every device."""
     if gate.in_use(clock.device):
         from vgame.arithmetic.triton import philox as gpu_random  # imported only where it runs

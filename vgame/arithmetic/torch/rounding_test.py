@@ -1,8 +1,8 @@
 """The rounding test: which approximate sums already determine the correctly rounded binary32 result.
 
-In: s binary64 and a bound e on its error. Out: RN32(s + e), and where it differs from RN32(s - e): those stay open.
-Source: A. Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded last bit", TOMS 17 (1991).
-Proof: docs/numerics-products.md, section 3.
+In: s binary64 and a bound e on its error. Out: RN32(s + e), and the positions where it differs from RN32(s - e): those
+stay open. Source: A. Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded last bit", TOMS
+17 (1991). Proof: docs/numerics-products.md, section 3.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from torch import Tensor
 from vgame.arithmetic.certificate import SLACK, UNIT
 from vgame.arithmetic.workspace import scratch
 
-#: Elements whose maximum is looked at first when open ones are searched.
+#: Elements per group whose maximum is tested first in the search for open ones.
 GROUP = 64
 
-#: The share of all sums that the exact tier computes besides, for worst-case timing only.
+#: The share of sums that the exact tier computes additionally, for worst-case timing only.
 _hard: ContextVar[float] = ContextVar("hard", default=0.0)
 
 
 @contextmanager
 def at_worst(part: float) -> Iterator[None]:
-    """`with at_worst(1.0):` on a CPU every sum takes the longest way that any data could lead it; the words are the
-    same.
+    """`with at_worst(1.0):` on a CPU every sum takes the longest path; the words are the same.
 
-    `part`, above 0: the share of the sums that do. Who sets the clocks of a job that a stranger ordered measures this
-    (vgame/job/terms.py): from some step on all of its sums may cancel.
+    `part`, above 0: the share of these sums. Clocks of a job are derived from this time (vgame/job/terms.py), since
+    with the client's data all sums of a step may cancel.
     """
     token = _hard.set(part)
     try:
@@ -46,7 +45,7 @@ def is_at_worst() -> bool:
 
 
 def hard_part(count: int, device: torch.device) -> Tensor:
-    """Which of `count` sums take the longest way (int32); mostly none."""
+    """The sums, of `count`, that take the longest path (int32); usually none."""
     part = _hard.get()
     return torch.arange(math.ceil(part * count) if part else 0, dtype=torch.int32, device=device)
 
@@ -54,7 +53,7 @@ def hard_part(count: int, device: torch.device) -> Tensor:
 def weigh(terms: Tensor | int) -> Tensor | float:
     """e / S for sums in which no term meets `terms` or more inexact additions: terms * u * SLACK; 0 for one term.
 
-    The one in `terms` that is no addition pays for the rounding of s - e and s + e.
+    There is one addition less than `terms`, which covers the rounding of s - e and s + e.
     """
     several = terms > 1
     return (several.double() if isinstance(several, Tensor) else float(several)) * terms * (UNIT * SLACK)

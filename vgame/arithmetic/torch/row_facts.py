@@ -1,4 +1,4 @@
-"""What the bits of a row tell about the sums it takes part in: how many terms, and how fine they are.
+"""Facts of a row's bits for its sums: the number of non-zero terms, and their lowest bit.
 
 In: binary32 rows. Out: per row the number of non-zeros and the quantum, the largest power of two that divides every
 element (infinity for a row of zeros; without meaning if an element is not finite).
@@ -16,7 +16,7 @@ from vgame.arithmetic.workspace import pass_size, spans
 
 
 def row_facts(x: Tensor, blocks: list[slice]) -> tuple[Tensor, Tensor]:
-    """(non-zeros int64 [B, R], quantum binary64 [B, R]) of binary32 x [B, R, K], looked at in blocks of K."""
+    """(non-zeros int64 [B, R], quantum binary64 [B, R]) of binary32 x [B, R, K], computed in blocks of K."""
     if compiled.in_use(x.device):
         return compiled_operands.row_facts(x)
     count = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
@@ -30,7 +30,7 @@ def row_facts(x: Tensor, blocks: list[slice]) -> tuple[Tensor, Tensor]:
 
 
 def no_facts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The facts of rows of which nothing has been seen yet."""
+    """Initial facts of rows."""
     shape = x.shape[:2]
     return x.new_zeros(shape, dtype=torch.int64), x.new_full(shape, torch.inf, dtype=torch.float64)
 
@@ -41,7 +41,7 @@ def lowest_bit(x: Tensor) -> Tensor:
     exponent = word >> 23
     word.bitwise_and_(0x7FFFFF).bitwise_or_((exponent > 0).int() << 23)
     exponent.clamp_(min=1)
-    word.bitwise_and_(-word)  # a power of two below 2^24: as a binary32 number its exponent field tells which
+    word.bitwise_and_(-word)  # a power of two below 2^24: its exponent is in the exponent field of its binary32 form
     exponent += (word.float().view(torch.int32) >> 23) - (127 + 150)
     return exponent.masked_fill_(word == 0, OF_ZERO)
 

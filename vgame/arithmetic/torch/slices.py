@@ -1,10 +1,10 @@
-"""Exact products of many elements at once: operands cut into slices whose products no order of summation can round.
+"""Exact products of many elements at once: operands cut into slices whose products add up exactly in any order.
 
-In: operand rows and the positions that are still open. Out: their exact sums, from a few vendor products of the whole
-tile. Worth it where a sizeable share of a tile is open (cancellation, ties that the exactness test cannot see):
-gathering K terms per element costs more than a hundred times as much as a vendor product. Source: K. Ozaki, T. Ogita,
-S. Oishi, S. M. Rump, "Error-free transformations of matrix multiplication by using fast routines of matrix
-multiplication", Numer. Algorithms 59 (2012). Proof: docs/numerics-products.md, section 6.
+In: operand rows and the open positions. Out: their exact sums, from a few vendor products of the whole tile. Worth it
+if a large share of a tile is open (cancellation, ties that the exactness test cannot see): gathering K terms per
+element costs more than a hundred times as much as a vendor product. Source: K. Ozaki, T. Ogita, S. Oishi, S. M. Rump,
+"Error-free transformations of matrix multiplication by using fast routines of matrix multiplication", Numer. Algorithms
+59 (2012). Proof: docs/numerics-products.md, section 6.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def slice_bits(k: int) -> int:
 
 
 def slices_needed(norm: Tensor, quantum: Tensor, bits: int) -> int:
-    """Slices after which nothing is left of any row with these bounds on its magnitudes and these quanta."""
+    """Number of slices that represent every row with these bounds on its magnitudes and these quanta."""
     span = torch.frexp(power_above(norm))[1] - torch.frexp(quantum.clamp(max=2.0**200))[1]
     return max(1, -(-(int(span.max()) + 1) // bits))
 
@@ -33,7 +33,8 @@ def slices_needed(norm: Tensor, quantum: Tensor, bits: int) -> int:
 def sum_slices(a: Tensor, b: Tensor, at: tuple, bounds: tuple, counts: tuple[int, int], blocks: list[slice]) -> Tensor:
     """Exact tier's value (binary64) of the products of a [Ba, M, K] and b [Bb, N, K] at the positions (i, m, n).
 
-    bounds: binary64 [Ba, M], [Bb, N], at least the rows' norms; counts: slices of a and of b that leave nothing.
+    bounds: binary64 [Ba, M], [Bb, N], at least the rows' norms; counts: numbers of slices that represent a and b
+    exactly.
     """
     shape = (max(a.shape[0], b.shape[0]), a.shape[1], b.shape[1])
     bits = slice_bits(a.shape[2])
@@ -51,7 +52,7 @@ def sum_slices(a: Tensor, b: Tensor, at: tuple, bounds: tuple, counts: tuple[int
 
 
 def _cut(x: Tensor, bound: Tensor, bits: int, count: int, slot: str) -> Iterator[Tensor]:
-    """x = the sum of `count` slices, each of `bits` bits below the previous one. Valid until the next is asked for."""
+    """x = the sum of `count` slices, each of `bits` bits below the previous one. Each is valid until the next one."""
     rest = widen(x, slot)
     part = torch.empty_like(rest)
     sigma = power_above(bound).unsqueeze(-1) * 2.0 ** (53 - bits)

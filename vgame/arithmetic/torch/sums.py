@@ -29,16 +29,16 @@ from vgame.arithmetic.torch.row_facts import row_facts
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 
-#: Rows of fewer terms are looked at for exactness before the rounding test; rows of at least TWO_STAGES are added in
+#: Rows of fewer terms are tested for exactness before the rounding test; rows of at least TWO_STAGES are added in
 #: blocks.
 SHORT, TWO_STAGES = 64, 1024
 #: Blocks of compiled loops: a longer one costs less time, and its bound leaves more sums open.
 COMPILED_BLOCK = 1024
-#: Rows of at most so many terms are laid side by side: reductions are slow along a short contiguous dimension.
+#: Rows of at most so many terms are transposed: reductions are slow along a short contiguous dimension.
 TRANSPOSED = 8
-#: Runs of folded rows from which on they are added where they lie; shorter ones are copied first.
+#: Least length of runs of folded rows that are added in place; shorter ones are copied first.
 LEAST_RUN = 16
-#: Where the only run of a whole row begins.
+#: Offset of the only run of a whole row.
 AT_ONCE = np.zeros(1, np.int64)
 
 
@@ -152,7 +152,7 @@ def _terms_of(rows: Tensor) -> Rows:
 
 
 def spread_of(length: int) -> float:
-    """Sums of magnitudes up to so many times the least magnitude of a row are exact; looked at in short rows."""
+    """Sums of magnitudes up to so many times the least magnitude of a row are exact; tested in short rows."""
     return 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
 
 
@@ -196,7 +196,7 @@ def _two_sums(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def settle(terms: Terms, sums: Tensor, magnitude: Tensor, quantum: Tensor) -> tuple[Tensor, int]:
-    """(RN32 of the sums, how many of them the vendor's sum gives exactly), with the exact tier for the others."""
+    """(RN32 of the sums, number of exact vendor sums), with the exact tier for the others."""
     value = sums.float()
     rest = (magnitude * SLACK > 2.0**53 * quantum).nonzero().squeeze(-1)
     value[rest] = exact_sums(terms, rest, magnitude[rest] * SLACK).float()
@@ -204,7 +204,7 @@ def settle(terms: Terms, sums: Tensor, magnitude: Tensor, quantum: Tensor) -> tu
 
 
 def two_stages(x: Tensor, block: int) -> Tensor:
-    """Sums of x [R, K]: of whole blocks, of these, and of what is left over."""
+    """Sums of x [R, K]: of whole blocks, of their sums, and of the rest."""
     whole = x.shape[1] // block * block
     stage = vendor().total(x[:, :whole].mT.unflatten(0, (-1, block)).transpose(1, 2))  # [whole / block, R]
     sums = vendor().total(stage.mT) if len(stage) > 1 else stage[0]
