@@ -1,11 +1,11 @@
-"""torch.autocast while a step is captured: whatever device it names, with the lists of CUDA's autocast.
+"""torch.autocast while a step is captured, with the lists of CUDA's autocast for every device.
 
 In: nothing. Out: a context in which regions of autocast("cuda"), ("cpu"), .. cast on this machine as they do on CUDA:
-matrix products and convolutions compute in bfloat16, what sums or can overflow in float32, the rest in the widest type
-of its operands. Regions can be nested and disabled. The lists are those of torch's aten/src/ATen/autocast_mode.h; what
-torch casts on the CPU alone is left as it is. Code that asks torch whether autocast is on, as the decorators of
-torch.amp do, gets the answer yes for every device. No cast is kept for a second use, so that the gradients of a weight
-that is used twice are added up in float32.
+matrix products and convolutions compute in bfloat16, operators that sum or can overflow in float32, the rest in the
+widest type of its operands. Regions can be nested and disabled. The lists are those of torch's
+aten/src/ATen/autocast_mode.h; casts of torch for the CPU alone are left out. Queries whether autocast is on, as in the
+decorators of torch.amp, return True for every device. Casts are not cached, so that the gradients of a weight that is
+used twice are added up in float32.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put t
 
 
 def _overloads(names: str) -> list[Any]:
-    """Those that this torch has."""
+    """The overloads in this version of torch."""
     pairs = (name.partition(".") for name in names.split())
     found = (getattr(getattr(aten, packet, None), overload or "default", None) for packet, _, overload in pairs)
     return [overload for overload in found if overload is not None]
@@ -68,7 +68,7 @@ def _cast(values: Any, dtype: torch.dtype) -> Any:
 
 
 def _kernel(overload: Any, choose: Callable[[list[torch.Tensor]], torch.dtype], *args: Any, **kwargs: Any) -> Any:
-    """The operator of its operands in the chosen type, without autocast inside."""
+    """Call the operator on operands in the chosen type, without autocast inside."""
     with torch._C._DisableAutocast():
         args, kwargs = _cast((args, kwargs), choose(_floats((args, kwargs))))
         return overload(*args, **kwargs)
@@ -87,7 +87,7 @@ def _kernels() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """While active, autocast is as described above."""
+    """Context in which autocast behaves as described above."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel is overridden
@@ -108,7 +108,7 @@ def as_on_cuda() -> Iterator[None]:
 
 @cache
 def _on_cpu_alone() -> list[str]:
-    """Operators that torch's autocast casts on the CPU, and we do not."""
+    """Operators that torch's autocast casts on the CPU but vgame does not."""
     names = torch._C._dispatch_get_registrations_for_dispatch_key(KEY)
     ours = f"{LOWER} {FLOAT32} {WIDEST}".split()
     return sorted({name.removeprefix("aten::") for name in names if name.startswith("aten::")}.difference(ours))
@@ -138,11 +138,11 @@ def _as_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cast_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch.amp.custom_fwd casts: tensors of the CPU, whatever device it names."""
+    """The casts of torch.amp.custom_fwd: tensors of the CPU, for any named device."""
     return lambda value, device_type, dtype: original(value, "cpu", dtype)
 
 
-#: (where, name, what makes the replacement from the original)
+#: (module, name, function from the original to its replacement)
 _REPLACED = (
     (torch.autocast, "__init__", _for_every_device),
     (torch, "is_autocast_enabled", _as_on_cpu),

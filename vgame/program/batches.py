@@ -1,5 +1,5 @@
-"""Which samples a step reads: the order of the data as operators, and whether it suits a model that carries values from
-batch to batch.
+"""The samples of a step: the order of the data as operators, and checks for models that carry values from batch to
+batch.
 
 In: a task's `order`. Out: the rows of the data tensors, batch after batch.
 """
@@ -20,7 +20,7 @@ from vgame.program.operators import Shuffle
 from vgame.program.retrace import output_of
 from vgame.tasks.task import Task
 
-POSITION = "data.position"  # state: how many samples (of each stream) were read, modulo their number
+POSITION = "data.position"  # state: number of samples (of each stream) read, modulo their number
 
 MakeState = Callable[[str, torch.Tensor], Value]
 
@@ -28,7 +28,7 @@ MakeState = Callable[[str, torch.Tensor], Value]
 def rows_of(b: Builder, task: Task, state: MakeState) -> tuple[Value, Value | None]:
     """(indices of the step's samples [batch * accumulate], the position after the step or None).
 
-    shuffled: the keyed permutation, epoch by epoch. sequential: one sample after the other, again from the first behind
+    shuffled: the keyed permutation, epoch by epoch. sequential: one sample after the other, from the first again after
     the last. streams: the samples are cut into `batch` equal stretches; row r of every batch reads on in stretch r.
     Drawn with replacement or by weights, or given: vgame/program/draws.py.
     """
@@ -56,7 +56,7 @@ def rows_of(b: Builder, task: Task, state: MakeState) -> tuple[Value, Value | No
 
 
 def _given(b: Builder, order: torch.Tensor, count: int, state: MakeState) -> tuple[Value, Value]:
-    """The samples of a list, from its first again behind its last."""
+    """The samples of a list, from its first again after its last."""
     position = state(POSITION, torch.zeros((), dtype=torch.int32))
     if len(order) + count >= 2**31:
         raise ProgramError(f"order: {len(order):,} indices are too many to count in 32 bits")
@@ -80,8 +80,7 @@ def _check(task: Task, length: int, each: int) -> None:
 
 
 def refuse_carried(captured: Captured, task: Task) -> None:
-    """A state per row of the batch needs an order in which a row goes on; what else is carried is named in a
-    warning."""
+    """Refuse a state per row of the batch in an order without continued rows; warn of other carried state."""
     if task.order is not None:
         return
     carried = carried_buffers(captured)
@@ -101,7 +100,7 @@ def refuse_carried(captured: Captured, task: Task) -> None:
 
 
 def carried_buffers(captured: Captured) -> dict[str, tuple[int, ...]]:
-    """Shapes of the buffers that a step changes and whose values before it the loss depends on."""
+    """Shapes of the buffers that a step changes and whose earlier values affect the loss."""
     places = captured.graph.graph.find_nodes(op="placeholder")
     needed, todo = set(), [output_of(captured.graph).args[0][0]]
     while todo:

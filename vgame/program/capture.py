@@ -57,7 +57,7 @@ _FAKE = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
 
 
 def capture(task: Task) -> tuple[Captured, ...]:
-    """The training step of a task, one graph for each loss. Deterministic: tracing again gives the same graphs."""
+    """The training step of a task, one graph for each loss. Deterministic: a second capture gives the same graphs."""
     refuse_outside(task)
     if len(task.losses) == 1:
         return (_capture(task, task.losses[0], {id(p) for p in task.model.parameters()}),)
@@ -66,7 +66,7 @@ def capture(task: Task) -> tuple[Captured, ...]:
 
 
 def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
-    """One loss, with the gradients of the parameters that are owned."""
+    """Capture one loss, with the gradients of its parameters."""
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
     refuse_types(task, parameters, buffers)
@@ -101,7 +101,7 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
 
 
 def _undecided() -> tuple[type[Exception], ...]:
-    """What torch raises where a number is read from a tensor."""
+    """torch's errors for a number read from a tensor."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # loads sympy: a third of a second
 
     return DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode
@@ -109,7 +109,7 @@ def _undecided() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """What fails is told in one sentence; torch's tracer would print its own traceback before it."""
+    """Context without the traceback that torch's tracer prints before an error."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     disabled, logger.disabled = logger.disabled, True
     try:
@@ -135,8 +135,8 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
 
 
 def core_graph(function: Callable, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
-    """A function of tensors, without gradients, as one graph of operators that have a handler; it may write to its own
-    tensors."""
+    """A function of tensors, without gradients, as one graph of operators that have a handler; it may write to tensors
+    that it creates."""
     with torch.no_grad():
         first = make_fx(function, **_FAKE)(*inputs)
     return _functional(first, inputs)
@@ -149,7 +149,7 @@ def _functional(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torc
 
 
 def _table() -> dict[Any, Callable]:
-    """Decompositions of what has no handler; found again where a library has registered operators since."""
+    """Decompositions of operators without a handler; renewed after a library has registered operators."""
     return _table_of(len(torch._C._dispatch_get_all_op_names()))
 
 
@@ -160,7 +160,7 @@ def _table_of(operators: int) -> dict[Any, Callable]:
 
 
 def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
-    """Dropout divides its mask by the probability q that it keeps an element: that becomes a product with RN(1 / q)."""
+    """Dropout divides its mask by the keep probability q: replace it by a product with RN(1 / q)."""
     for node in graph.graph.find_nodes(op="call_function", target=aten.div.Scalar):
         mask, q = node.args
         if mask.target is aten.bernoulli.p and mask.args[1] == q:
@@ -177,8 +177,8 @@ def _train(model: nn.Module) -> None:
 
 @contextmanager
 def _restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
-    """Afterwards every module has its own tensors, attributes and mode again (torch forgets the tensors of a module
-    that is used twice)."""
+    """Context that restores every module's tensors, attributes and mode (torch loses the tensors of a module that is
+    used twice)."""
     before = [(each, copy(each)) for each in containers(roots_of(model, losses))]
     try:
         yield
@@ -202,7 +202,8 @@ def _without_mkldnn() -> Iterator[None]:
 
 @contextmanager
 def _without_validation() -> Iterator[None]:
-    """torch.distributions would decide by values whether its arguments are in range; it computes nothing else by it."""
+    """Context without the validation of torch.distributions, which would branch on values; results do not depend on
+    it."""
     validates = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
@@ -212,7 +213,7 @@ def _without_validation() -> Iterator[None]:
 
 
 def _without_writes(graph: torch.fx.GraphModule) -> Callable:
-    """The same without writes in place. functionalize follows only what it is given, so the constants are given too."""
+    """The same graph without writes in place. functionalize tracks only its inputs, so constants become inputs too."""
     held = {node.target: getattr(graph, node.target) for node in graph.graph.find_nodes(op="get_attr")}
 
     def run(*tensors: torch.Tensor) -> Any:
@@ -226,7 +227,7 @@ def _without_writes(graph: torch.fx.GraphModule) -> Callable:
     return run
 
 
-# ---- operators that must be opened up before autograd hides what they do ----
+# ---- operators to decompose before autograd hides their inner steps ----
 
 
 def _native_batch_norm(
@@ -269,7 +270,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
 
 
 def _as_strided(x: torch.Tensor, size: list[int], stride: list[int], offset: int | None = None) -> torch.Tensor:
-    """as_strided addresses memory: where that is not row-major, its order is made explicit."""
+    """as_strided addresses memory: make an order that is not row-major explicit."""
     if x.numel() * x.element_size() != x.untyped_storage().nbytes():
         raise ProgramError("as_strided of a part of a tensor is not supported; index the tensor instead")
     if x.is_contiguous():

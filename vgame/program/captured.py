@@ -18,7 +18,7 @@ class Captured:
     trained: tuple[str, ...]  # parameters that get a gradient
     buffers: tuple[str, ...]
     batch: tuple[str, ...]
-    without_gradient: tuple[str, ...] = ()  # parameters that an optimizer may train and no gradient reaches
+    without_gradient: tuple[str, ...] = ()  # trainable parameters without a gradient
 
     def unchanged_buffers(self) -> dict[str, torch.fx.Node]:
         """The placeholders of the buffers that a step leaves as they are."""

@@ -1,8 +1,8 @@
-"""Values that constants alone determine, found while a step is traced: a model may decide by them, for they are the
+"""Values determined by constants alone, found while a step is traced: a model may branch on them, since they are the
 same at every step.
 
 The tracer's graph so far is replayed with real tensors, in order, as far as it depends on no parameter, buffer, data or
-random number. So a mask that a layer builds itself may be looked at, a mask that is data may not.
+random number. So a mask that a layer builds itself may be read, a mask that is data may not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Known:
         self.seen: set[Node] = set()
 
     def replaced(self, arguments: Any) -> Any | None:
-        """The arguments with the real tensors in place of traced ones, or None if one of them is not known."""
+        """The arguments with the real tensors in place of traced ones, or None if one of them is unknown."""
         leaves, structure = tree_flatten(arguments)
         real = [self._real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         missing = any(isinstance(a, torch.Tensor) and b is None for a, b in zip(leaves, real, strict=True))
@@ -59,8 +59,8 @@ class Known:
                 self._forget_written(node)
 
     def _forget_written(self, node: Node) -> None:
-        """What is not known was written into a known tensor: it and all that share its memory are not known any
-        more."""
+        """Handle a write of an unknown value to a known tensor: the tensor and all that share its memory become
+        unknown."""
         if not (written := written_by(node)):
             return
         memory = {
@@ -73,7 +73,7 @@ class Known:
 
 
 def written_by(node: Node) -> list[Node]:
-    """The nodes, also those in lists, that this one writes to."""
+    """The nodes, also in lists, to which this one writes."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return []
@@ -88,7 +88,7 @@ def is_random(node: Node) -> bool:
 
 
 def ancestors(nodes: Iterable[Node]) -> set[Node]:
-    """The nodes and all that they are computed from."""
+    """The nodes and all nodes that they depend on."""
     found: set[Node] = set()
     todo = list(nodes)
     while todo:

@@ -1,8 +1,7 @@
-"""Functions that are opened up before autograd sees them: each becomes ordinary operators, whose gradients then come by
-themselves.
+"""Functions decomposed before autograd: each becomes ordinary operators, whose gradients follow automatically.
 
-Active while a training step is traced. What is replaced has no gradient formula in ATen's operators, or one that does
-not trace.
+Active while a training step is traced. The replaced functions have no gradient formula in ATen's operators, or one that
+cannot be traced.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, compute_mode: str | 
 def grouped_mm(
     a: torch.Tensor, b: torch.Tensor, *, offs: torch.Tensor, bias: torch.Tensor | None = None, **_: Any
 ) -> torch.Tensor:
-    """Rows of a [S, K], in groups that end at offs [G], each times its group's b [G, K, N]; rows behind the last are
-    0."""
+    """Rows of a [S, K], in groups that end at offs [G], each times its group's b [G, K, N]; rows after the last group
+    are 0."""
     if a.dim() != 2 or b.dim() != 3 or bias is not None:
         raise ProgramError("grouped_mm multiplies rows by a stack of matrices, without bias")
     group = (torch.arange(a.shape[0])[:, None] >= offs).sum(1)
@@ -89,8 +88,8 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
 
 
 T = torch.Tensor
-DEEP = 40  # calls between what reads a number and the user's line, at most
-#: Functions whose result is a number of Python's, or has a shape that depends on values.
+DEEP = 40  # limit of calls between the reading of a number and the user's line
+#: Functions that return a Python number, or a shape that depends on values.
 DECIDING = frozenset(
     {
         T.__bool__,
@@ -116,12 +115,12 @@ DECIDING = frozenset(
 
 
 class Opened(TorchFunctionMode):
-    """While active, the functions above are computed by their compositions, and decisions by constants are taken."""
+    """Context in which the functions above are computed by their compositions, and branches on constants are taken."""
 
     def __init__(self) -> None:
         super().__init__()
         self.known = Known()
-        self.decided: list[str] = []  # what read numbers or shapes from values that are not known, and where
+        self.decided: list[str] = []  # reads of numbers or shapes from unknown values, with their places
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = _without_generator(kwargs or {})
@@ -134,7 +133,7 @@ class Opened(TorchFunctionMode):
             what = f"{args[0].dtype} {tuple(args[0].shape)}"
             raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
-            args, function = (args[0].shape, args[1] == 1), torch.full  # layers dropped never, or always: a constant
+            args, function = (args[0].shape, args[1] == 1), torch.full  # layers never or always dropped: a constant
         if function in DECIDING:
             if (real := self.known.replaced((args, kwargs))) is not None:
                 with unset_fake_temporarily(), disable_proxy_modes_tracing():
@@ -147,7 +146,7 @@ class Opened(TorchFunctionMode):
 
 
 def _without_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without torch's own generator; another one is refused."""
+    """The arguments without torch's own generator; ProgramError for another one."""
     generator = kwargs.get("generator")
     if isinstance(generator, torch.Generator) and generator is not torch._C.default_generator:
         line = own_line(traceback.extract_stack(limit=DEEP))
@@ -158,13 +157,13 @@ def _without_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name != "generator"}
 
 
-#: The mark of the nodes that a one-hot tensor is made of: torch demands that its numbers are in range.
+#: Mark of the nodes of a one-hot tensor: torch requires its numbers to be in range.
 ONE_HOT = "one_hot"
 
 
 @contextmanager
 def _marked(name: str) -> Iterator[None]:
-    """While active, the nodes that are traced carry this mark beside their module."""
+    """Context in which traced nodes carry this mark beside their module."""
     before = fx_traceback.current_meta.get("custom", {})
     fx_traceback.current_meta["custom"] = {**before, name: True}
     try:
@@ -178,7 +177,7 @@ def _is_limit(bound: Any) -> bool:
 
 
 def _is_uniform(tensor: Any) -> bool:
-    """A tensor of torch.rand that nothing has used (so not written to) yet."""
+    """Whether a node is an unused (so unwritten) tensor of torch.rand."""
     mode = get_proxy_mode()
     proxy = None if mode is None or not isinstance(tensor, T) else get_proxy_slot(tensor, mode.tracer, None)
     node = None if proxy is None else proxy.proxy.node

@@ -1,8 +1,7 @@
-"""Orders of samples that are drawn or given: with replacement, weighted, a list of indices, as integer operators of the
-step.
+"""Drawn and given orders of samples: with replacement, weighted, a list of indices, as integer operators of the step.
 
-In: a builder and how many samples a step takes. Out: their indices. Words are Philox's (seed, step, operator, element).
-"""
+In: a builder and the number of samples per step. Out: their indices. Words are Philox's (seed, step, operator,
+element)."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ CELL = 2**31  # of 31 bits of a word
 
 
 def with_replacement(b: Builder, count: int, population: int) -> Value:
-    """Each sample with equal probability, whatever was drawn before (31 bits modulo the population)."""
+    """Each sample with equal probability, independent of earlier draws (31 bits modulo the population)."""
     return randint(b, 0, population, (count,))
 
 
@@ -47,7 +46,7 @@ def alias_table(weights: Sequence[float] | torch.Tensor, population: int) -> tup
         parts[large[-1]] -= CELL - parts[i]
         if parts[large[-1]] < CELL:
             small.append(large.pop())
-    # what is left in `large` is a whole cell, its own alias
+    # the rest of `large` are whole cells, their own aliases
     return np.array(thresholds, np.int32), np.array(aliases, np.int32)
 
 

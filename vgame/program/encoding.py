@@ -1,6 +1,6 @@
 """Records and program files, canonical to the byte (docs/formats.md section 3). Twin: contracts/Records.sol.
 
-In: operators. Out: records, header, program root, and back. Decoding accepts exactly what encoding gives.
+In: operators. Out: records, header, program root, and back. Decoding accepts exactly the results of encoding.
 """
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ def program_root(header_bytes: bytes) -> bytes:
     return hashlib.sha256(b"\x03" + header_bytes).digest()
 
 
-Pool = dict[tuple[str, bytes], Any]  # how bytes are read, and they -> what they describe
+Pool = dict[tuple[str, bytes], Any]  # (reading function, bytes) -> object
 
 
 class Reader:
-    """Reads big-endian fields off a record; any surplus or shortage is an error that names the record."""
+    """Reads big-endian fields of a record; surplus or missing bytes are an error that names the record."""
 
     def __init__(self, data: bytes | memoryview, what: str, pool: Pool | None = None) -> None:
         self.data, self.offset, self.what = data, 0, what
@@ -135,14 +135,14 @@ class Reader:
         return struct.unpack(">" + layout, self.part(struct.calcsize(">" + layout)))
 
     def part(self, size: int) -> bytes | memoryview:
-        """So many bytes, not copied where the data are a view."""
+        """So many bytes, without a copy if the data are a view."""
         if self.offset + size > len(self.data):
             raise ProgramError(f"{self.what} is cut short: {len(self.data)} bytes, more expected")
         self.offset += size
         return self.data[self.offset - size : self.offset]
 
     def shared(self, size: int, read: Callable[[], Any]) -> Any:
-        """What `read` makes of the next bytes: one object for equal bytes, however often they come."""
+        """The object that `read` decodes from the next bytes; equal bytes share one object."""
         key = read.__name__, bytes(self.part(size))
         if key not in self.pool:
             self.offset -= size
@@ -184,7 +184,7 @@ class Reader:
 
 
 def read_operator(record: bytes | memoryview, what: str, pool: Pool | None = None) -> Operator:
-    """The operator that a record describes. `pool`: parts of other records, which it shares where they are equal."""
+    """Decode an operator record. `pool`: parts of other records, shared if they are equal."""
     reader = Reader(record, what, pool)
     code, function, flags, elements = reader.take("3BI")
     try:

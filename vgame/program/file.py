@@ -1,8 +1,8 @@
-"""Program files: everything needed to run and to prove a program, without the model's source.
+"""Program files: all data to run and to prove a program, without the model's source.
 
 Layout: magic ‖ header ‖ per state tensor its source record ‖ per operator u32 length ‖ record ‖ per constant dtype u8
 ‖ elements u32 ‖ words
-‖ u32 length ‖ labels as JSON. Only what the header covers counts; the labels are for people.
+‖ u32 length ‖ labels as JSON. Only the content covered by the header has meaning; the labels are for display.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vgame.system.files import parse_json, read_file, write_atomic
 MAGIC, OLD_MAGIC = b"vgame program 2\n", b"vgame program 1\n"
 HEADER_BYTES = 124
 MOST_BYTES = 2**32  # of a program file
-OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # characters that steer how text is shown, or are none
+OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and formatting characters, and invalid ones
 
 
 def encode_program(program: Program) -> bytes:
@@ -47,7 +47,7 @@ def _parts(program: Program) -> Iterator[bytes | memoryview]:
 
 
 def _is_content(data: bytes, program: Program) -> bool:
-    """Whether the data are what `encode_program` gives."""
+    """Whether the data are a result of `encode_program`."""
     view, place = memoryview(data), 0
     for part in _parts(program):
         if view[place : place + len(part)] != part:
@@ -57,12 +57,12 @@ def _is_content(data: bytes, program: Program) -> bool:
 
 
 def save_program(program: Program, path: Path) -> None:
-    """Write the file whole or not at all."""
+    """Write the file atomically."""
     write_atomic(path, encode_program(program))
 
 
 def load_program(path: Path) -> Program:
-    """Read a file back; its records must have the roots that its header states."""
+    """Read a file; its records must have the roots stated in its header."""
     try:
         data = read_file(path, MOST_BYTES)
     except OSError as error:
@@ -71,7 +71,7 @@ def load_program(path: Path) -> Program:
 
 
 def decode_program(data: bytes, what: str) -> Program:
-    """The program of a file's content; accepts exactly what `encode_program` gives."""
+    """The program of a file's content; accepts exactly the results of `encode_program`."""
     if data.startswith(OLD_MAGIC):
         raise ProgramError(f"{what} has program format 1; this vgame reads format 2: prepare the job again")
     if not data.startswith(MAGIC):

@@ -1,4 +1,4 @@
-"""Parameters that get no gradient in some steps: what `requires_grad_(False)` and later `(True)` do in a loop.
+"""Parameters without a gradient in some steps, as by `requires_grad_(False)` and later `(True)` in a loop.
 
 In: a task. Out: by parameter the steps in which its `grad` is None, so that an optimizer skips it, its slots and its
 count of steps.
@@ -19,7 +19,7 @@ Asleep = Mapping[str, tuple[range, ...]]  # by name of the parameter
 
 
 def asleep_of(task: Task, trained: Iterable[str]) -> Asleep:
-    """The steps without a gradient; ProgramError for a pattern without a parameter, or steps that are none."""
+    """The steps without a gradient; ProgramError for a pattern without a parameter, or invalid steps."""
     found: dict[str, tuple[range, ...]] = {}
     for pattern, steps in task.frozen.items():
         names = [name for name in trained if fnmatchcase(name, pattern)]

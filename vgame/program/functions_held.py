@@ -1,8 +1,9 @@
-"""What the functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the original.
+"""The values that functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the
+original.
 
 In: an optimizer, its schedulers, while a copy of them is played. Out: nothing, or a ProgramError: a function that reads
-the optimizer itself, a module or a parameter would read the original; one that changes what it reads would go on
-counting at the next capture.
+the optimizer itself, a module or a parameter would read the original; one that changes these values would continue with
+them at the next capture.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ STANDARD = (dict, list, tuple, set, frozenset, deque, SimpleNamespace, argparse.
 
 @contextmanager
 def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]) -> Iterator[None]:
-    """Raise ProgramError if functions read what a copy does not have, or change what they read, or random numbers are
-    drawn."""
+    """Context that raises ProgramError if functions read values outside the copy, or change values that they read, or
+    random numbers are drawn."""
     functions = [*_own_functions(type(optimizer))]
     for owner in (optimizer, *schedulers):
         functions += [*_own_functions(type(owner)), *_held_functions(vars(owner))]
@@ -55,14 +56,14 @@ def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRS
 
 
 def _own_functions(kind: type) -> Iterator[Any]:
-    """Those of the classes that are not torch's."""
+    """Functions of the classes outside torch."""
     for each in kind.__mro__:
         if each.__module__.split(".")[0] not in ("torch", "builtins"):
             yield from (f for f in vars(each).values() if isinstance(f, FunctionType))
 
 
 def _held_functions(value: Any) -> list[Any]:
-    """Those that a copy shares: in attributes, containers and plain objects."""
+    """Functions shared by a copy: in attributes, containers and plain objects."""
     found, seen, todo = [], set(), [value]
     while todo:
         value = todo.pop()
@@ -79,7 +80,7 @@ def _held_functions(value: Any) -> list[Any]:
 
 
 def _read(functions: Sequence[Any]) -> dict[str, Any]:
-    """By path: what functions read beside their arguments, as something that can be compared."""
+    """By path, comparable values that functions read besides their arguments."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
     todo = [(f.__qualname__, f) for f in functions]
@@ -100,7 +101,7 @@ def _read(functions: Sequence[Any]) -> dict[str, Any]:
 
 
 def _words(path: str, value: Any) -> Any:
-    """What changes in a value that has no parts."""
+    """The comparable words of a value without parts."""
     if isinstance(value, torch.Tensor):
         return value._version
     if isinstance(value, Iterator | random.Random | np.ndarray | np.random.Generator | np.random.RandomState):
@@ -134,7 +135,7 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _of_function(path: str, function: FunctionType) -> list[tuple[str, Any]]:
-    """Closure, defaults and globals of a function that is not torch's."""
+    """Closure, defaults and globals of a function outside torch."""
     if (function.__module__ or "").split(".")[0] == "torch":
         return []
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)

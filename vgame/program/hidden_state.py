@@ -1,7 +1,7 @@
-"""What a user's objects hold and a program does not carry from step to step: each is refused with one sentence.
+"""Refuse state of a user's objects that a program does not carry from step to step, each with one sentence.
 
-In: a task before it is traced, its modules around the traced call. Out: nothing, or a ProgramError that names what and
-says what to do.
+In: a task before it is traced, its modules around the traced call. Out: nothing, or a ProgramError with the cause and a
+remedy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vgame.tasks.task import Task
 #: Hooks on the steps of all optimizers.
 EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._global_optimizer_post_hooks)
 
-#: Folders of what is not the user's own: torch, Python, the capture and the validation.
+#: Folders outside the user's code: torch, Python, the capture and the validation.
 LIBRARY_FOLDERS = (
     "<",
     *(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__, traceback.__file__)),
@@ -36,7 +36,7 @@ LIBRARY_FOLDERS = (
 
 
 def line_of(error: Exception) -> str:
-    """The innermost line of the user's own that led to the error: neither torch's nor the capture's."""
+    """The innermost line of the user's code that led to the error."""
     return own_line(traceback.extract_tb(error.__traceback__))
 
 
@@ -46,12 +46,12 @@ def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
 
 
 def is_library_file(file: str) -> bool:
-    """Whether a file is torch's, Python's or the capture's, not the user's own."""
+    """Whether a file belongs to torch, Python or the capture."""
     return file.startswith(LIBRARY_FOLDERS)
 
 
 def refuse_outside(task: Task) -> None:
-    """Raise ProgramError if more hangs on the task's parameters and optimizer than their values."""
+    """Raise ProgramError if the task's parameters and optimizer have hooks or other state besides their values."""
     for name, parameter in task.model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise ProgramError(
@@ -72,7 +72,7 @@ def refuse_outside(task: Task) -> None:
 
 
 def refuse_shared_memory(tensors: Iterable[tuple[str, torch.Tensor]], changing: set[str]) -> None:
-    """Raise ProgramError if one of `changing` lies in the memory of another tensor."""
+    """Raise ProgramError if one of `changing` shares memory with another tensor."""
     ranges = sorted((*_memory(tensor), name) for name, tensor in tensors if tensor.numel())
     reach, last = 0, ""
     for start, end, name in ranges:
@@ -85,7 +85,7 @@ def refuse_shared_memory(tensors: Iterable[tuple[str, torch.Tensor]], changing: 
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of its first byte and behind its last."""
+    """Addresses of a tensor's first byte and of the end."""
     span = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
 
@@ -115,7 +115,7 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None
 
 
 def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step is that of its class, or wrapped by torch's schedulers alone."""
+    """Whether the step is the class's own, or wrapped only by torch's schedulers."""
     step, torchs = vars(optimizer).get("step"), f"{Path(torch.optim.__file__).parent}{os.sep}"
     while step not in (None, type(optimizer).step):
         if not getattr(getattr(step, "__code__", None), "co_filename", "").startswith(torchs):
@@ -125,14 +125,14 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_used(value: Any) -> bool:
-    """Not what an optimizer starts from: nothing, counters at 0, tensors of one number."""
+    """Whether a state is not an initial one: empty, counters at 0, constant tensors."""
     if isinstance(value, torch.Tensor):
         return bool((value != (0 if value.dim() == 0 else value.flatten()[:1])).any())
     return isinstance(value, int | float) and value != 0
 
 
 class Held:
-    """What a model and its loss reach before a forward pass; then `refuse_changes`, and `changed` or
+    """The values reachable from a model and its loss before a forward pass; then `refuse_changes`, and `changed` or
     `refuse_counts`."""
 
     def __init__(self, model: nn.Module, loss: Any) -> None:
@@ -141,13 +141,13 @@ class Held:
         self.chance = _chance()
 
     def changed(self) -> list[str]:
-        """The names of numbers, strings, tensors and None that are other ones now."""
+        """The names of numbers, strings, tensors and None that have changed."""
         now = _values(self.roots)
         return [path for path in sorted({*now, *self.values}) if now.get(path) is not self.values.get(path)]
 
     def refuse_changes(self) -> None:
-        """Raise ProgramError if parameters or buffers are other ones, or of another shape, or Python's random numbers
-        were drawn."""
+        """Raise ProgramError if parameters or buffers were replaced or reshaped, or Python's random numbers were
+        drawn."""
         parameters, buffers = _parameters(self.model), _buffers(self.model)
         if made := sorted(n for n, p in parameters.items() if p is not self.parameters.get(n)):
             raise ProgramError(
@@ -170,15 +170,14 @@ class Held:
             )
 
     def refuse_counts(self) -> None:
-        """Raise ProgramError if this pass, which is not the first, changed what modules hold, whatever tensors are in
-        it."""
+        """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes."""
         now = _values(self.roots)
         if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(self.values.get(path))]:
             raise attributes_change(counted)
 
 
 def attributes_change(names: list[str]) -> ProgramError:
-    """The error for attributes that the next forward pass finds changed."""
+    """The error for attributes that are changed at the next forward pass."""
     some = some_of(names)
     if not names:
         return ProgramError(
@@ -199,12 +198,12 @@ def attributes_change(names: list[str]) -> ProgramError:
 
 
 def _values(roots: Roots) -> dict[str, Any]:
-    """Numbers, strings, tensors and None that the roots reach, and the states of what has others, by name."""
+    """Reachable numbers, strings, tensors and None, and the states of other objects, by name."""
     return {name: value if isinstance(value, LEAVES) else state(value) for name, value in reached(roots)}
 
 
 def same_parts(a: Container, b: Container) -> bool:
-    """Whether both have the same objects in the same places."""
+    """Whether both have the same objects at the same places."""
     return [(key, id(part)) for key, part in _parts(a)] == [(key, id(part)) for key, part in _parts(b)]
 
 
@@ -217,7 +216,7 @@ def roots_of(model: nn.Module, losses: Iterable[Any] = ()) -> Roots:
 
 
 def containers(roots: Roots) -> list[Container]:
-    """What the roots reach that a forward pass can put something into, attributes of modules included."""
+    """Reachable containers that a forward pass can change, including attributes of modules."""
     found: list[Container] = []
     for _, value in reached(roots):
         if isinstance(value, nn.Module):
@@ -234,7 +233,7 @@ def _parts(value: Container) -> list[tuple[Any, Any]]:
 
 
 def _chance() -> tuple[Any, ...]:
-    """The states of the generators that torch does not know."""
+    """The states of the random generators outside torch."""
     _, words, *place = np.random.get_state()
     return random.getstate(), words.tobytes(), place
 

@@ -1,9 +1,9 @@
-"""Does the data index what is there, and do integers fit? Checked before a job exists: the arithmetic is total and
-would train on.
+"""Check that indices in the data are valid, and that integers fit. This precedes the job: the arithmetic is total and
+would continue.
 
-In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checked is every index
-and every integer that follows from data and constants alone, buffers that no step changes included; what a model
-computes with its parameters is its own affair.
+In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checks every index and
+every integer that depends on data and constants alone, including unchanged buffers; not values computed from
+parameters.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from vgame.program.decompositions import ONE_HOT
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
-MOST_BATCHES = 2**8  # of data in files that are looked at
-Use = tuple[Node, Node, range]  # (node, index, what it may be)
+MOST_BATCHES = 2**8  # checked samples of data in files
+Use = tuple[Node, Node, range]  # (node, index, valid range)
 BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.index_add)
 
 
@@ -53,7 +53,7 @@ def check_indices(captured: Captured, task: Task) -> None:
 
 
 def _batches(task: Task) -> Iterator[torch.Tensor]:
-    """All samples, batch by batch; of data in files that are many, evenly spaced ones and those with the least and the
+    """All samples, batch by batch; for many samples in files, evenly spaced ones and those with the least and the
     greatest numbers."""
     sources = [(tensor, source) for tensor in task.data.values() if (source := source_of(tensor))]
     starts = range(0, task.population, task.batch)
@@ -91,14 +91,15 @@ def _refuse_few_words(node: Node, mask: torch.Tensor, words: range) -> None:
 
 
 def _is_computed_integer(node: Node) -> bool:
-    """Of a type that is wider here than a program's words; memory that nothing was written to is not."""
+    """Whether a node is a computed integer of a type wider than a program's words; uninitialised memory is not."""
     value = node.meta.get("val")
     empty = "empty" in str(node.target)
     return node.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype == torch.int64 and not empty
 
 
 def _refuse_beyond_32_bits(integers: set[Node], values: Mapping[Node, Any]) -> None:
-    """Where a value first leaves the range; what a float that is not finite becomes is excused, models mask it."""
+    """Raise ProgramError for the first value out of range; conversions of floats that are not finite are exempt, since
+    models mask them."""
     for node, value in values.items():
         if node not in integers or _fits(value):
             continue
@@ -136,7 +137,7 @@ def _beyond(
 
 
 def _uses(graph: GraphModule) -> Iterator[Use]:
-    """(node, index, what it may be); x[index] counts negative ones from the end."""
+    """(node, index, valid range); x[index] counts negative ones from the end."""
     for node in graph.graph.nodes:
         packet = getattr(node.target, "overloadpacket", None)
         if packet in (aten.embedding, aten._embedding_bag, aten._embedding_bag_forward_only):
@@ -157,8 +158,7 @@ def _uses(graph: GraphModule) -> Iterator[Use]:
 
 
 def _follows_from(graph: GraphModule, places: set[Node], fixed: set[Node]) -> Mapping[Node, bool]:
-    """True for the nodes that the data determines, False for those that constants alone determine; the others are
-    absent."""
+    """True for the nodes determined by data, False for those determined by constants alone; the others are absent."""
     known: dict[Node, bool] = {}
     for node in graph.graph.nodes:
         if node.op == "placeholder":

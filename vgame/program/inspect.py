@@ -1,5 +1,5 @@
-"""What a program consists of: operators by kind and function, their sizes, and the dearest leaf that the referee may
-have to decide."""
+"""The contents of a program: operators by kind and function, their sizes, and the most expensive leaf for the
+referee."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Line:
 
     @property
     def gas(self) -> int:
-        """The floor price of the dearest witness if no byte were zero (sums in blocks: of one block); what is computed
-        may cost more."""
+        """The floor price of the most expensive witness if no byte were zero (sums in blocks: of one block); the
+        computation may cost more."""
         return BASE + FLOOR * self.witness
 
 
@@ -52,5 +52,5 @@ def table(program: Program, data: list[tuple[int, bool]]) -> Iterator[Line]:
 
 
 def data_of(program: Program) -> list[tuple[int, bool]]:
-    """Sizes of the data tensors as the program's labels tell them."""
+    """Sizes of the data tensors by the program's labels."""
     return [(math.prod(label.shape), label.integer) for label in program.labels.data]

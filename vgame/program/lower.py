@@ -1,7 +1,7 @@
 """A captured graph becomes a program: batch loading, forward, loss, backward and optimizer as operators.
 
-In: a Task and its steps. Out: the program, the initial state, the data and the scalar table. Everything that could not
-be lowered is reported at once, with the modules it comes from.
+In: a Task and its steps. Out: the program, the initial state, the data and the scalar table. All operators that cannot
+be lowered are reported at once, with their modules.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from vgame.program.usual import mark_usual
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
 
-PART = 1_000  # steps of a table of scalars between two words about how far it is
+PART = 1_000  # steps of a table of scalars between two reports of progress
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program with the tensors that it starts from. `scalars` is [steps, program.scalars] float32."""
+    """A program with its initial tensors. `scalars` is [steps, program.scalars] float32."""
 
     program: Program
     state: tuple[torch.Tensor, ...]
     data: tuple[torch.Tensor, ...]
     scalars: torch.Tensor
-    without_gradient: tuple[str, ...] = ()  # parameters that no gradient reaches, though they may be trained
+    without_gradient: tuple[str, ...] = ()  # trainable parameters without a gradient
     marks: Marks = field(default_factory=Marks)
 
 
@@ -79,7 +79,7 @@ def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def lower_task(task: Task, schedule: Schedule | None, steps: int, listener: NullProgress = NULL_PROGRESS) -> Lowered:
-    """Capture and lower a task whose data and parameters are fit for it."""
+    """Capture and lower a task. DataError or ProgramError for invalid data or parameters."""
     listener.stage("captures the training step")
     return lower_captured(task, capture(task), schedule, steps, listener)
 
@@ -91,7 +91,7 @@ def lower_captured(
     steps: int,
     listener: NullProgress = NULL_PROGRESS,
 ) -> Lowered:
-    """The same, from graphs that were captured before."""
+    """Lower a task from captured graphs."""
     look_at_files(task.data, listener)
     listener.stage("checks the data, lowers what was captured")
     _refuse_values(task)
@@ -114,7 +114,7 @@ def look_at_files(data: Mapping[str, torch.Tensor], listener: NullProgress) -> N
 
 
 def _refuse_values(task: Task) -> None:
-    """NaN anywhere, infinity in a parameter."""
+    """Refuse NaN anywhere, and infinity in a parameter."""
     for name, tensor in task.data.items():
         if source_of(tensor) is None and tensor.is_floating_point() and bool((wrong := tensor.isnan()).any()):
             row = int(wrong.reshape(len(tensor), -1).any(1).int().argmax())
@@ -155,7 +155,7 @@ class _Lowering:
     def _turn(
         self, captured: Captured, optimizers: Sequence[torch.optim.Optimizer], batches: Sequence[Sequence[Value]]
     ) -> Value:
-        """A loss and the steps of its optimizers, over the state as it stands in this step by now."""
+        """Lower a loss and the steps of its optimizers, over the current state within the step."""
         names = (*captured.parameters, *captured.buffers)
         before = dict(zip(names, self.outputs, strict=False))
         loss, gradients = self._gradients(captured, batches)
@@ -171,7 +171,7 @@ class _Lowering:
         return loss
 
     def _gradients(self, captured: Captured, batches: Sequence[Sequence[Value]]) -> tuple[Value, list[Value]]:
-        """(loss, gradients), summed over the step's batches; each batch sees the buffers that the one before left."""
+        """(loss, gradients), summed over the step's batches; each batch reads the buffers after the previous one."""
         count = len(captured.parameters)
         parameters, buffers = self.outputs[:count], self.outputs[count : count + len(captured.buffers)]
         sums: list[Value] = []
@@ -305,7 +305,7 @@ class _Lowering:
     def _as_written(
         self, optimizer: torch.optim.Optimizer, played: Mapping[Key, Played], gradients: Mapping[str, Value]
     ) -> None:
-        """An optimizer without a rule: the operators of its own step, for each parameter."""
+        """Lower an optimizer without a rule: the operators of its own step, for each parameter."""
         names = {id(p): n for n, p in self.task.model.named_parameters()}
         steps: dict[int, OptimizerStep] = {}
         for key, each in played.items():
@@ -339,7 +339,7 @@ class _Lowering:
         return values
 
     def _scalar(self, name: str, column: np.ndarray, exact: Callable[[int], float] | None = None) -> Value:
-        """The scalar that has these words, one per step; `exact`: the number of a step before it was rounded."""
+        """The scalar with these words, one per step; `exact`: the numbers before rounding."""
         exact = exact or (lambda t: float(column[t - 1]))
         return self.b.tensor(Ref(RefClass.SCALAR, self._column(name, column, exact)), (), torch.float32)
 

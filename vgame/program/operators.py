@@ -17,7 +17,7 @@ MAX_BLOCKS = 64
 
 
 class RefClass(IntEnum):
-    """Where an operand lives."""
+    """The class of an operand."""
 
     IMMEDIATE = 0
     OPERATOR = 1
@@ -46,7 +46,7 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Which word of `ref` each output index reads; `fill` where the index is out of bounds.
+    """The word of `ref` read at each output index; `fill` if the index is out of bounds.
 
     targets[i] = (operand dimension or BROADCAST, coefficient) of output dimension i.
     """
@@ -114,7 +114,7 @@ class Copy:
 
 
 class Variant(IntEnum):
-    """What a contraction multiplies with."""
+    """The second operand of a contraction."""
 
     DOT = 0
     SUM = 1
@@ -143,7 +143,7 @@ class Contract:
 
     @property
     def distinct(self) -> int:
-        """Batches with operands of their own; where all share theirs, all have the words of one."""
+        """Number of batches with different operands; 1 if all share theirs, and so have the same words."""
         shared = self.shared_a and (self.shared_b or self.variant is Variant.SUM)
         return 1 if shared else self.batch
 
@@ -233,12 +233,12 @@ Operator = Map | Copy | Contract | Gather | ReduceMax | ArgMax | Philox | Shuffl
 
 
 def yields_integer(function: Function) -> bool:
-    """True if a map of this function gives int32 words (SELECT gives what it is given)."""
+    """True if a map of this function gives int32 words (SELECT keeps the type of its operands)."""
     return function in COMPARE_F or function in BINARY_I or function in COMPARE_I or function is Function.FTOI
 
 
 def operand_refs(operator: Operator) -> tuple[tuple[Ref, int, bool | None], ...]:
-    """(reference, elements, integer or None where both types will do) of each operand."""
+    """(reference, elements, integer or None for either type) of each operand."""
     match operator:
         case Map(accesses=accesses):
             types = operand_types(operator)
@@ -257,7 +257,7 @@ def operand_refs(operator: Operator) -> tuple[tuple[Ref, int, bool | None], ...]
             return ((operator.operand, operator.rows * operator.length, operator.integer),)
         case ArgMax():
             return ((operator.operand, operator.rows * operator.length, False),)
-    return getattr(operator, "reads", ())  # an operator of no program: an exchange between ranks (vgame/ranks/part.py)
+    return getattr(operator, "reads", ())  # not of a program: an exchange between ranks (vgame/ranks/part.py)
 
 
 def operand_types(operator: Map) -> tuple[bool, ...]:

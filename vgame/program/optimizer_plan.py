@@ -1,4 +1,4 @@
-"""How an optimizer's step becomes operators: by a rule of ours (optimizers.py), or as the optimizer is written.
+"""Choose how an optimizer's step becomes operators: by a rule (optimizers.py), or by playing its own code.
 
 In: a task, the schedule of its job. Out: the learning rates of the groups for a rule, or the played steps.
 """
@@ -41,7 +41,7 @@ def plan_of(
     asleep: Asleep,
     listener: NullProgress = NULL_PROGRESS,
 ) -> ByRule | Mapping[Key, Played]:
-    """Rates for a rule where one does what an optimizer of the task and its schedulers do; else the played steps."""
+    """Rates for a rule that is equivalent to the task's optimizer and schedulers; else the played steps."""
     check_rates(optimizer)
     by_rule = has_rule(optimizer)
     if by_rule:
@@ -63,7 +63,7 @@ def plan_of(
 
 
 def _schedulers_of(task: Task, optimizer: Optimizer) -> Sequence[LRScheduler]:
-    """Those of this optimizer; what belongs to none is left to the first, where it is refused."""
+    """The schedulers of this optimizer; schedulers of no optimizer are assigned to the first, which refuses them."""
     owners = [getattr(s, "optimizer", None) for s in task.schedulers]
     first = task.optimizers[0]
     own = [next((o for o in task.optimizers if o is owner), first) for owner in owners]

@@ -1,7 +1,7 @@
-"""A played optimizer becomes operators: each form of its step is traced as the model is, and the form of a step is
-selected by a scalar.
+"""A played optimizer becomes operators: each form of its step is traced like the model, and a scalar selects the form
+of a step.
 
-In: what `vgame.program.play` noted. Out: the parameter and the slots after the step, as values of the builder.
+In: the record of `vgame.program.play`. Out: the parameter and the slots after the step, as values of the builder.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from vgame.program.play import Played
 from vgame.program.recorder import Form, Key, Label, Number, Operation
 from vgame.program.schedule import to_binary32
 
-# name, one word per step, the numbers before they were rounded -> the scalar of the step
+# name, one word per step, the numbers before rounding -> the scalar of the step
 Column = Callable[[str, np.ndarray, Callable[[int], float] | None], Value]
 
-#: What an operator with numbers that change is, with tensors for them (rounded to binary32 once, as every scalar is).
+#: Operators with changing numbers -> the same with tensors for them (rounded to binary32 once, like every scalar).
 WITH_TENSORS: dict[str, Callable[..., torch.Tensor]] = {
     "add": lambda x, y, alpha=1: x + (y if _is_one(alpha) else y * alpha),
     "sub": lambda x, y, alpha=1: x - (y if _is_one(alpha) else y * alpha),
@@ -60,7 +60,7 @@ class OptimizerStep:
         return list(self.played.slots)
 
     def initial(self, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """What the slots start from: the optimizer's own tensors, or what its first step makes."""
+        """Initial slots: the optimizer's own tensors, or those of its first step."""
         made = self.played.initial
         return {
             slot: torch.full(shape, made[slot]) if slot in made else state[slot].detach()
@@ -95,7 +95,7 @@ class OptimizerStep:
         return [self._graph(number, form) for number, form in enumerate(self.played.forms)]
 
     def _graph(self, number: int, form: Form) -> tuple[torch.fx.GraphModule, list[Value]]:
-        """The graph of a form, and the scalars that it reads: the numbers that are not the same in all its steps."""
+        """The graph of a form, and its scalars: the numbers that differ between its steps."""
         columns = [np.frombuffer(column, np.float64) for column in self.played.numbers[number]]
         changing = [n for n, column in enumerate(columns) if len(column) and (column != column[0]).any()]
         fixed = {n: float(column[0]) for n, column in enumerate(columns) if n not in changing}
@@ -111,7 +111,7 @@ class OptimizerStep:
             warnings.warn(f"the optimizer {self.name} computes in {kind}; vgame computes this in float32", stacklevel=2)
 
     def _scalar(self, number: int, n: int, values: np.ndarray) -> Value:
-        """RN of the numbers; steps of other forms have the first one, which nothing reads."""
+        """RN of the numbers; steps of other forms have the first number, which is not read."""
         words = np.array([to_binary32(_exact(self.name, value)) for value in values], np.float32)
         table, exact = (
             np.full(len(self.played.which), first[0], kind) for first, kind in ((words, "f"), (values, "d"))
@@ -189,7 +189,7 @@ class _Replay:
 
 
 def _type(dtype: torch.dtype) -> torch.dtype:
-    """Everything that is no integer is binary32 here."""
+    """The type here: every type but integers becomes binary32."""
     return torch.float32 if dtype.is_floating_point else dtype
 
 

@@ -1,5 +1,4 @@
-"""Optimizer steps as operators, read off a torch optimizer object; one rounding per operation, in the order written
-here.
+"""Optimizer steps as operators, read off a torch optimizer object; one rounding per operation, in the written order.
 
 A rule owns its slots (state tensors beside each parameter) and its scalars (tables over the steps).
 """
@@ -29,11 +28,11 @@ class Slot:
 
     name: str
     torchs: str  # key of `state[parameter]` under which the optimizer's class keeps it
-    square: bool = False  # of the scale of the gradient's square, and never negative: validation fills it so
+    square: bool = False  # non-negative, with the scale of the gradient's square: used by the validation
 
 
 class Rule(Protocol):
-    """What one parameter group does at a step, and what the optimizer's class keeps beside each parameter."""
+    """The step of one parameter group, and the slots of each parameter."""
 
     slots: tuple[Slot, ...]
     counters: tuple[str, ...]  # keys of `state[parameter]` under which the class counts its steps
@@ -157,12 +156,12 @@ def _complement(rate: Rate, decay: Fraction) -> Real:
     return Real(lambda bits: tuple(1 - end * decay for end in reversed(ends(rate, bits))))
 
 
-#: Least value of a number of a group; torch looks at it too, but only when an optimizer is made.
+#: Least value of a number of a group; torch checks it too, but only when an optimizer is created.
 LEAST = {"lr": 0.0, "weight_decay": 0.0, "eps": 0.0, "momentum": 0.0, "dampening": -(2.0**127)}
 
 
 def _check(name: str, groups: Sequence[Mapping[str, Any]], group: Mapping[str, Any]) -> None:
-    """Every number of a group is one that torch takes."""
+    """Raise ProgramError unless torch accepts every number of a group."""
     for key, least in LEAST.items():
         if key in group and not least <= float(group[key]) < 2.0**127:
             raise ProgramError(f"{name} with {key} = {group[key]}: a number from {least:g} to 2^127 is expected")
@@ -186,12 +185,12 @@ def check_rates(optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_groups(optimizer: torch.optim.Optimizer) -> None:
-    """Raise ProgramError for a number that torch would not take either."""
+    """Raise ProgramError for a number that torch would refuse."""
     for group in optimizer.param_groups:
         _check(type(optimizer).__name__, optimizer.param_groups, group)
 
 
-#: Methods that a subclass may write anew without another step.
+#: Methods that a subclass may override without changing the step.
 HARMLESS = {"__init__", "__repr__", "zero_grad", "state_dict", "load_state_dict", "add_param_group"}
 
 
@@ -205,7 +204,7 @@ def _adam(group: Mapping[str, Any], decoupled: bool) -> Rule:
     return Adam(betas, float(group["eps"]), float(group.get("weight_decay", 0.0)), decoupled)
 
 
-#: The rule of a parameter group, by the optimizer's class; a subclass stands before its base.
+#: The rule of a parameter group, by the optimizer's class; a subclass before its base.
 RULES: dict[type[torch.optim.Optimizer], Callable[[Mapping[str, Any]], Rule]] = {
     torch.optim.AdamW: lambda group: _adam(group, True),
     torch.optim.Adam: lambda group: _adam(group, bool(group.get("decoupled_weight_decay"))),
@@ -218,7 +217,7 @@ def _base(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer] | Non
 
 
 def has_rule(optimizer: torch.optim.Optimizer) -> bool:
-    """A plain one of `RULES`. Every other optimizer is played as it is written."""
+    """Whether it is a plain optimizer of `RULES`. All others are played."""
     base = _base(optimizer)
     if base is None:
         return False

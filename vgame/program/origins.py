@@ -1,4 +1,4 @@
-"""Where a node comes from: the module, forward and backward."""
+"""The module of each node, in forward and backward passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def module_of(node: torch.fx.Node) -> str:
 
 
 def origin(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory a view, or what an operator wrote in place, shares."""
+    """The node whose memory a view or an in-place result shares."""
     while node.target is getitem or any(r.alias_info for r in returns_of(node)):
         node = node.all_input_nodes[0]
     return node
@@ -29,7 +29,7 @@ def returns_of(node: torch.fx.Node) -> list[Any]:
 
 @contextmanager
 def labelled_modules(model: nn.Module) -> Iterator[None]:
-    """While active, every traced node carries the name of the innermost module that is running."""
+    """Context in which every traced node carries the name of the innermost running module."""
     stack: list[str] = []
     ranges: list[tuple[int, int, str]] = []
     starts: list[int] = []

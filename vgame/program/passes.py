@@ -1,7 +1,7 @@
-"""Forward pass, loss and gradients of a task as a function of tensors, which can be traced.
+"""Forward pass, loss and gradients of a task as a traceable function of tensors.
 
-In: a task and one of its losses. Out: per call the results of two passes; beside them the parameters that no gradient
-reaches, and what a program would not carry from step to step (ProgramError).
+In: a task and one of its losses. Out: per call the results of two passes; the parameters without a gradient;
+ProgramError for state that a program would not carry from step to step.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from vgame.tasks.task import Task
 
 
 class Step:
-    """forward, loss and gradients as a pure function of tensors; then forward and loss once more, of other tensors."""
+    """forward, loss and gradients as a pure function of tensors; then forward and loss again, of other tensors."""
 
     def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
         self.task, self.loss, self.trained = task, loss, trained
         self.changed: list[str] = []  # attributes that the first forward pass changed
-        self.decided: list[str] = []  # what read numbers from tensors
+        self.decided: list[str] = []  # reads of numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
-        self.inner = ""  # line of the last gradient that was kept before the pass's own were
+        self.inner = ""  # line of the last gradient kept before those of the pass
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
         """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
@@ -66,7 +66,7 @@ class Step:
             if self.task.accumulate > 1:
                 loss = loss / self.task.accumulate
             gradients = self._gradients(loss, parameters) if first else []  # a checkpointed part runs the modules again
-        buffers = {n: tensors[n] for n in buffers}  # those that were reassigned are in `tensors` now
+        buffers = {n: tensors[n] for n in buffers}  # reassigned ones are in `tensors` now
         if first:
             self.changed = held.changed()
         else:
@@ -74,7 +74,7 @@ class Step:
         return loss, gradients, list(buffers.values())
 
     def _parameter(self, tensor: torch.Tensor, own: nn.Parameter, trained: bool) -> torch.Tensor:
-        """A leaf that stands for the model's own parameter."""
+        """A leaf in place of the model's own parameter."""
         leaf = _posing(tensor.detach().requires_grad_(trained), own)
         if trained:
             leaf.register_post_accumulate_grad_hook(self._note_line)
@@ -84,8 +84,8 @@ class Step:
         self.inner = own_line(traceback.extract_stack(limit=DEEP)) or " in the forward pass"
 
     def _gradients(self, loss: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """What `loss.backward()` leaves in the parameters, also from backward passes inside it. `trained` names those
-        that it reaches from now on."""
+        """The gradients of `loss.backward()`, with those of backward passes inside it. Sets `trained` to the parameters
+        with a gradient."""
         if loss.dim() or loss.dtype != torch.float32:
             raise ProgramError(
                 f"the loss has shape {tuple(loss.shape)} and type {loss.dtype}; one float32 is expected: write "
@@ -124,8 +124,8 @@ def _posing(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _own_tensors(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module has its own parameters and buffers again, for the next pass (torch forgets those of a
-    module that has two names)."""
+    """Context that restores every module's parameters and buffers for the next pass (torch loses those of a module with
+    two names)."""
     before = [(own, dict(own)) for m in model.modules() for own in (m._parameters, m._buffers)]
     try:
         yield
@@ -138,8 +138,7 @@ def _own_tensors(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _without_random_numbers() -> Iterator[None]:
-    """The backward pass draws none: a checkpointed part that it computes again would see others than the forward pass
-    did."""
+    """Refuse random numbers in the backward pass: a recomputed checkpointed part would get different ones."""
     nodes = get_proxy_mode().tracer.graph.nodes
     known = len(nodes)
     yield

@@ -1,10 +1,10 @@
-"""Any optimizer as it is written: its step is played over all steps of a job on tensors without data, and noted
-operator by operator.
+"""Play any optimizer: execute its step for all steps of a job on tensors without data, and record it operator by
+operator.
 
 In: an optimizer, its schedulers (or the job's schedule), the number of steps. Out: for each trained parameter the
-operators of a step, the numbers in them at every step, and what the optimizer's state starts from.
-`vgame.program.optimizer_step` makes operators of a program of that. Nothing is computed here but what the optimizer
-computes with Python's numbers.
+operators of a step, the numbers in them at every step, and the optimizer's initial state.
+`vgame.program.optimizer_step` converts them to operators of a program. Only the optimizer's own arithmetic on Python
+numbers is computed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from vgame.program.torchs_steps import without_values
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 MOST_FORMS = 4  # kinds of steps of one optimizer: the first one, those before and after a threshold
-EVERY = 200  # steps between two words about how far playing is
+EVERY = 200  # steps between two reports of progress
 
 
 @dataclass
 class Played:
-    """All steps of parameters that are treated alike. `which[t]`: the form of step t + 1; `numbers[form]`: one row per
+    """All steps of parameters with the same treatment. `which[t]`: the form of step t + 1; `numbers[form]`: one row per
     step of it."""
 
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Played:
     which: array = field(default_factory=lambda: array("b"))
     numbers: list[list[array]] = field(default_factory=list)
     slots: dict[str, tuple[int, ...]] = field(default_factory=dict)  # shapes
-    # of slots that a step makes; others are the optimizer's own
+    # of slots made by a step; others are the optimizer's own
     initial: dict[str, float] = field(default_factory=dict)
 
 
@@ -58,9 +58,8 @@ def play(
     asleep: Mapping[int, Sequence[range]] = MappingProxyType({}),
     listener: NullProgress = NULL_PROGRESS,
 ) -> dict[Key, Played]:
-    """By (group, place in it) of the parameters whose `id` is in `trained`. With `rates` they are set before each step;
-    with schedulers, each of them steps after each step, as in torch's own loop. `asleep`: by `id` the steps without a
-    gradient."""
+    """The records by (group, place in it) of the parameters whose `id` is in `trained`. `rates` are set before each
+    step; schedulers step after each step, as in torch's own loop. `asleep`: by `id` the steps without a gradient."""
     with unchanged_outside(optimizer, schedulers):
         stage = _Stage(optimizer, trained, schedulers, asleep)
         for step in range(1, steps + 1):
@@ -82,8 +81,8 @@ def scheduled(
 
 
 class _Stage:
-    """A copy of an optimizer over tensors without data. Parameters of a group that are alike share one record until a
-    step treats them differently."""
+    """A copy of an optimizer over tensors without data. Equal parameters of a group share one record until a step
+    treats them differently."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class _Stage:
         groups = self.optimizer.param_groups
         for group, rate in zip(groups, rates or (), strict=bool(rates)):
             group["lr"] = rate
-        with _told(self.name), without_values(), recorder:
+        with _described(self.name), without_values(), recorder:
             type(self.optimizer).step(self.optimizer)
         if rates and [group["lr"] for group in groups] != list(rates):
             raise ProgramError(
@@ -130,7 +129,7 @@ class _Stage:
         _follow(self.schedulers)
 
     def _note(self, step: int, outcomes: Mapping[Key, Outcome]) -> None:
-        """Add a step to every record; parameters that it treats differently get records of their own."""
+        """Add a step to every record; split records of parameters with different treatment."""
         records: dict[int, list[tuple[Outcome, Played]]] = {}
         for key, outcome in outcomes.items():
             split = records.setdefault(id(self.played[key]), [])
@@ -173,15 +172,15 @@ def _slots(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> dict[str, torch
 def _copied(
     optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]
 ) -> tuple[torch.optim.Optimizer, list[LRScheduler]]:
-    """Optimizer and schedulers again, over parameters without data; what they share with each other, their copies
-    share."""
+    """Optimizer and schedulers again, over parameters without data; objects shared between them are shared between the
+    copies."""
     copied = object.__new__(type(optimizer))
     memo: dict[int, Any] = {id(optimizer): copied}
     for p in (p for group in optimizer.param_groups for p in group["params"]):
         memo[id(p)] = torch.nn.Parameter(torch.empty_like(p, device="meta"))
         memo |= {id(v): _empty(k, v, p) for k, v in optimizer.state.get(p, {}).items() if isinstance(v, torch.Tensor)}
     vars(copied).update(deepcopy({k: v for k, v in vars(optimizer).items() if k != "step"}, memo))
-    for group in copied.param_groups:  # the plain loops: other ones differ by how they are launched
+    for group in copied.param_groups:  # the plain loops; the others differ only in their launches
         group.update({key: False for key in ("foreach", "fused", "capturable", "differentiable") if key in group})
     return copied, [_follower(s, memo) for s in schedulers]
 
@@ -209,7 +208,7 @@ def _follower(scheduler: LRScheduler, memo: dict[int, Any]) -> LRScheduler:
 
 def _follow(schedulers: Sequence[LRScheduler]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the copy's step is not the one that the scheduler has wrapped
+        warnings.simplefilter("ignore")  # a warning that the copy's step is not the one wrapped by the scheduler
         for scheduler in schedulers:
             try:
                 scheduler.step()
@@ -221,8 +220,8 @@ def _follow(schedulers: Sequence[LRScheduler]) -> None:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[None]:
-    """What an optimizer does with values that are not there, as one sentence."""
+def _described(name: str) -> Iterator[None]:
+    """An optimizer's failure on tensors without data, as one sentence."""
     try:
         yield
     except ProgramError:

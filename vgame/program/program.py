@@ -1,6 +1,6 @@
 """A program: one training step as a flat list of operators, with its root (docs/formats.md section 3).
 
-What is hashed decides everything; `Labels` only renders it for people (names of modules, shapes of tensors).
+The root covers everything with meaning; `Labels` are for display (names of modules, shapes of tensors).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vgame.program.operators import Operator, Ref, RefClass
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a state tensor comes from: an operator's output, or itself (the program leaves it alone)."""
+    """The source of a new state tensor: an operator's output, or itself (unchanged by the program)."""
 
     ref: Ref
     elements: int
@@ -31,7 +31,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class TensorLabel:
-    """How people call a tensor, and its shape."""
+    """Name and shape of a tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -40,8 +40,7 @@ class TensorLabel:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Names for people; not part of the program root. ProgramError where two tensors have one: weights would be taken
-    for each other."""
+    """Names for display; not part of the program root. ProgramError for duplicate names: weights would be confused."""
 
     operators: tuple[str, ...] = ()
     state: tuple[TensorLabel, ...] = ()
@@ -56,8 +55,7 @@ class Labels:
 
     @property
     def root(self) -> bytes:
-        """SHA-256 over what the state's and the data's tensors are called, their types and shapes (docs/formats.md
-        section 7)."""
+        """SHA-256 over names, types and shapes of the state's and the data's tensors (docs/formats.md section 7)."""
         parts = [b"vgame labels 1\n"]
         for labels in (self.state, self.data):
             parts.append(struct.pack(">I", len(labels)))

@@ -1,7 +1,7 @@
-"""One step of an optimizer over tensors without data, noted operator by operator.
+"""Record one step of an optimizer over tensors without data, operator by operator.
 
 In: parameters, gradients and slots by name, then the step inside the recorder. Out: for each parameter an `Outcome`, or
-a ProgramError that says what a program could not follow.
+a ProgramError about an unsupported operation.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Form:
-    """The operators of a step without their numbers; `results`: where the parameter (key "") and each slot are after
+    """The operators of a step without their numbers; `results`: places of the parameter (key "") and of each slot after
     it."""
 
     operations: tuple[Operation, ...]
@@ -61,7 +61,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one step did to one parameter. `numbers`: doubles as bytes, so that two are equal if their bits are."""
+    """The effect of one step on one parameter. `numbers`: doubles as bytes, so that they are compared by bits."""
 
     form: Form
     numbers: bytes
@@ -70,17 +70,17 @@ class Outcome:
 
 
 class Recorder(TorchDispatchMode):
-    """Notes every operator that touches a tensor without data; all others just happen."""
+    """Records every operator on tensors without data; all others are executed."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.labels: dict[tuple[Any, ...], tuple[Any, Label]] = {}  # memory -> (whose, label)
-        self.places: dict[int, tuple[Any, ...]] = {}  # memory of parameters and slots -> whose
-        self.alive: list[torch.UntypedStorage] = []  # no memory is used twice, also where a tensor gets another one
+        self.labels: dict[tuple[Any, ...], tuple[Any, Label]] = {}  # memory -> (parameter, label)
+        self.places: dict[int, tuple[Any, ...]] = {}  # memory of parameters and slots -> parameter
+        self.alive: list[torch.UntypedStorage] = []  # kept, so that no memory is used twice
         self.operations: dict[Any, list[Operation]] = {}
         self.numbers: dict[Any, list[float]] = {}
-        self.known: dict[Any, set[str]] = {}  # slots that were there before the step
+        self.known: dict[Any, set[str]] = {}  # slots before the step
         self.fills = 0
 
     def begin(self, key: Any, p: torch.Tensor, slots: dict[str, torch.Tensor], known: set[str]) -> None:
@@ -99,7 +99,7 @@ class Recorder(TorchDispatchMode):
             self._name(tensor, key, ("slot", slot))
 
     def refuse_changed(self, key: Any, p: torch.Tensor) -> None:
-        """Raise ProgramError if a parameter without a gradient is another one after the step."""
+        """Raise ProgramError if a parameter without a gradient is changed by the step."""
         if self.operations[key] or self.labels.get(_memory(p)) != (key, ("p",)):
             raise ProgramError(
                 f"the optimizer {self.name} computes with a parameter of shape {tuple(p.shape)} that is frozen or "
@@ -127,7 +127,7 @@ class Recorder(TorchDispatchMode):
         )
 
     def _own(self, key: Any, tensor: torch.Tensor) -> Label:
-        """The label of what a parameter or its slot is after the step."""
+        """The label of a parameter or its slot after the step."""
         owner, label = self._label(tensor)
         if owner is None:  # a fill, of this parameter from now on
             self._name(tensor, key, label)
@@ -144,7 +144,7 @@ class Recorder(TorchDispatchMode):
         if not outputs and not inputs:
             return result
         name = func._schema.name.split("::")[1]
-        if name in ("detach", "alias"):  # the same words by another name
+        if name in ("detach", "alias"):  # an alias of the same words
             return result
         if [_memory(t) for t in inputs] != before:
             raise ProgramError(
@@ -159,7 +159,8 @@ class Recorder(TorchDispatchMode):
 
     @staticmethod
     def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Counters that an optimizer makes on its parameter's device have their value: numbers follow from them."""
+        """Keep the values of counters that an optimizer makes on its parameter's device, since numbers depend on
+        them."""
         made = kwargs.get("device") is not None and not any(without_data(t) for t in tree_leaves((args, kwargs)))
         size = args[0] if args else ()
         single = not (size.dim() if isinstance(size, torch.Tensor) else isinstance(size, list | tuple) and len(size))
@@ -190,7 +191,7 @@ class Recorder(TorchDispatchMode):
         self.operations[key].append(Operation(func, tree, arguments))
         for k, output in enumerate(outputs):
             owner, label = self.labels.get(_memory(output), (None, ("out", len(self.operations[key]) - 1, k)))
-            if owner is None:  # new, or a fill that is written to
+            if owner is None:  # a new tensor, or a written fill
                 self._name(output, key, label)
 
     def _several(self, what: Any) -> ProgramError:
@@ -239,13 +240,13 @@ def without_data(value: Any) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for two tensors that are the same words in the same order (`p` and `p.data`)."""
+    """A key that is equal for tensors with the same words in the same order (`p` and `p.data`)."""
     place = tensor.untyped_storage()._cdata, tensor.storage_offset()
     return *place, tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
 def _numeric(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[bool]:
-    """Of each leaf: may it be a number that changes from step to step? (A dimension or a size may not.)"""
+    """For each leaf: whether it may be a number that changes from step to step. (A dimension or a size may not.)"""
     types = {a.name: str(a.type).removeprefix("Optional[").rstrip("]") for a in func._schema.arguments}
     named = [*zip(types.values(), args, strict=False), *((types[k], v) for k, v in kwargs.items())]
     return [kind in ("number", "Tensor", "float") for kind, value in named for _ in tree_leaves(value)]

@@ -1,4 +1,4 @@
-"""What a capture refuses, each in a sentence."""
+"""The errors of a capture, each in a sentence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vgame.tasks.task import Task
 
 aten = torch.ops.aten
 
-#: What torch's sentence contains -> what to write.
+#: Part of torch's message -> remedy.
 ADVICE = {
     "Expected dtype int32/int64 for index": "numbers of classes are integers: labels.long()",
     "Expected dtype int64 for index": "numbers of classes are integers: labels.long()",
@@ -35,7 +35,7 @@ ADVICE = {
 
 
 def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
-    """The error of the user's own code, with its line. `keys`: of the batch."""
+    """The error for a failure in the user's code, with its line. `keys`: of the batch."""
     what = " ".join(str(error).split("\n")[0].split())
     if "backward through the graph a second time" in what:
         return ProgramError(
@@ -75,7 +75,7 @@ def decides_by_values(where: str) -> ProgramError:
 
 
 def refuse_torchvisions_chance() -> None:
-    """Raise ProgramError if a transform of torchvision is what reads a number now: it draws one for the whole batch."""
+    """Raise ProgramError if a transform of torchvision reads a number: it draws one for the whole batch."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         kind = type(frame.f_locals.get("self"))
@@ -89,8 +89,8 @@ def refuse_torchvisions_chance() -> None:
 
 
 def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -> None:
-    """Tensors whose shape depends on data, and numbers read from tensors: what the user wrote, or the operators where
-    that is not known."""
+    """Raise ProgramError for shapes that depend on data, and numbers read from tensors; names the user's lines, or else
+    the operators."""
     found = set()
     for node in graph.graph.nodes:
         for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
@@ -109,7 +109,7 @@ def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -
 def refuse_other_names(
     captured: Captured, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]
 ) -> None:
-    """What a step changes, and that the model knows as another tensor too: in torch that one changes with it."""
+    """Raise ProgramError for a changed tensor that the model also has as another tensor: in torch both change."""
     graph, unchanged = captured.graph, captured.unchanged_buffers()
     changing = {n for n, p in parameters.items() if p.requires_grad} | (set(buffers) - set(unchanged))
     constants = [
@@ -161,8 +161,8 @@ def functions(loss: torch.Tensor) -> list[str]:
 
 
 def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
-    """Writes to tensors that were there before the step and are neither parameters nor buffers; tensors that get
-    another memory."""
+    """Raise ProgramError for writes to older tensors that are neither parameters nor buffers, and for tensors with
+    replaced memory."""
     for node in graph.graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable:
@@ -179,7 +179,7 @@ def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
 
 
 def refuse_written(graph: torch.fx.GraphModule, parameters: list[str]) -> None:
-    """Parameters that the step itself writes to: the optimizer alone may."""
+    """Raise ProgramError for parameters written by the step itself: only the optimizer may."""
     places = dict(zip(graph.graph.find_nodes(op="placeholder"), parameters, strict=False))
     written = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
     if written:

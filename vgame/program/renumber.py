@@ -1,4 +1,4 @@
-"""The operators that a program needs, without the others: what is reachable, and under which numbers it stands then."""
+"""Remove unneeded operators: the reachable ones, and their new numbers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Is the second forward pass of a model the first? What it reads of the first one, a program would not carry to the
-next step.
+"""Check that a model's second forward pass repeats the first: a program would not carry values of the first to the next
+step.
 
 In: the functionalized graph of two passes, each over placeholders of its own. Out: whether both compute the same, the
 second from its own placeholders, constants and random numbers alone; the graph without the second.
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from vgame.program.constants import ancestors, is_random
 
 aten = torch.ops.aten
-#: Operators that give the words of their operand.
+#: Operators that return the words of their operand.
 SAME = {
     aten.detach.default,
     aten.alias.default,
@@ -28,7 +28,7 @@ SAME = {
 
 
 def is_repeated(module: GraphModule) -> bool:
-    """Whether the second pass is the first one over again, by the operators that its loss and buffers need."""
+    """Whether the second pass repeats the first one, for the operators that its loss and buffers need."""
     places = module.graph.find_nodes(op="placeholder")
     (loss, _, buffers), again = output_of(module).args[0]
     results = [tree_leaves((loss, buffers)), tree_leaves(again)]
@@ -40,7 +40,7 @@ def is_repeated(module: GraphModule) -> bool:
 
 
 def _keys(module: GraphModule, needed: set[Node]) -> dict[Node, bytes]:
-    """A digest of how each of the nodes is computed; random numbers and placeholders by their order."""
+    """A digest of each node's computation; random numbers and placeholders by their order."""
     places = module.graph.find_nodes(op="placeholder")
     inputs = {node: number % (len(places) // 2) for number, node in enumerate(places)}
     keys: dict[Node, bytes] = {}
@@ -67,7 +67,7 @@ def _content(tensor: torch.Tensor) -> str:
 
 
 def without_repetition(module: GraphModule) -> GraphModule:
-    """The module, its graph that of the first pass alone."""
+    """The module with the graph of the first pass alone."""
     output = output_of(module)
     output.args = output.args[0][:1]
     needed = ancestors([output])

@@ -1,7 +1,7 @@
 """Learning-rate schedules and other values that change per step, as tables of binary32 words.
 
-Decimal strings are read as exact rationals; every entry is RN of the exact formula. The committed table is what counts:
-this module need not be trusted: a different table is a different job.
+Decimal strings are read as exact rationals; every entry is RN of the exact formula. Only the committed table matters,
+so this module need not be trusted: a different table is a different job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from vgame.arithmetic.reference.binary32 import POSITIVE_INFINITY, round_to_binary32
 from vgame.errors import ProgramError
 
-BITS = 128  # of the first enclosure, which decides nearly every entry
+BITS = 128  # bits of the first enclosure, which decides nearly every entry
 
 Ends = tuple[Fraction, Fraction]
 
@@ -44,9 +44,9 @@ Decimals = Annotated[str, BeforeValidator(decimal)]
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A real number x that is not written out: enclose(bits) = (low, high) with low <= x <= high.
+    """A real number x, given by enclosures: enclose(bits) = (low, high) with low <= x <= high.
 
-    The ends come as close as one likes when the bits grow, and meet in the end where x is rational.
+    The ends converge as the bits grow, and become equal if x is rational.
     """
 
     enclose: Callable[[int], Ends]
@@ -65,8 +65,8 @@ def ends(value: Rate, bits: int) -> Ends:
 
 
 def power(base: Fraction, exponent: int, bits: int) -> Ends:
-    """An enclosure of base^exponent, base >= 0: the power itself where that is short, else binary powers in multiples
-    of 2^-bits, low ones rounded down and high ones rounded up (products of numbers that are not negative keep the
+    """An enclosure of base^exponent, base >= 0: the power itself if it is short, else binary powers in multiples of
+    2^-bits, low ones rounded down and high ones rounded up (products of numbers that are not negative keep the
     order)."""
     if exponent * max(base.numerator.bit_length(), base.denominator.bit_length()) <= bits:
         return base**exponent, base**exponent
@@ -132,11 +132,11 @@ def double(value: Rate, bits: int = BITS) -> float:
 
 
 def to_binary32(value: Rate) -> np.float32:
-    """RN(value), ties to even; what rounds to infinity is refused.
+    """RN(value), ties to even; ProgramError if it rounds to infinity.
 
     Equivalent to: round_to_binary32 of the exact value. RN does not decrease, so two ends with the same word leave no
-    other; ends with different words are taken closer. That ends: those of a rational meet, and no irrational is a point
-    where RN jumps.
+    other; for different words the enclosure is refined. This terminates: the ends of a rational become equal, and RN is
+    continuous at irrationals.
     """
     words, bits = [0, 1], BITS
     while words[0] != words[1]:

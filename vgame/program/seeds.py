@@ -1,5 +1,5 @@
-"""A model or a loss that sets torch's random numbers while it is traced: refused with its line. A program draws its own
-numbers from the job's seed, so the setting would be lost."""
+"""Refuse a model or a loss that sets torch's random generator while it is traced, with its line. A program draws from
+the job's seed, so the setting would be lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgame.program.hidden_state import own_line
 
 
 class _Unset:
-    """torch's generator, without what sets it; torch.utils.checkpoint alone may take a state back."""
+    """torch's generator without its setters; only torch.utils.checkpoint may restore a state."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
@@ -51,7 +51,7 @@ def _refuse() -> NoReturn:
 
 @contextlib.contextmanager
 def unset() -> Iterator[None]:
-    """While active, setting torch's random numbers is refused."""
+    """Context in which setting torch's random generator is refused."""
     generator, guard = torch.random.default_generator, _Unset(torch.random.default_generator)
     torch.random.default_generator = torch.default_generator = guard
     try:

@@ -1,9 +1,8 @@
-"""Tensors on disk: a safetensors file with the keys `0007 fc.weight`: the place, which counts, and the name, for
-people.
+"""Tensors on disk: a safetensors file with the keys `0007 fc.weight`: the place, which has meaning, and the name, for
+display.
 
-In: labels and flat tensors. Out: a file, or exactly the tensors that the labels say, in memory of our own: what was
-read and hashed is what is used, whatever becomes of the file. Files of earlier versions have the names alone as keys;
-they are read too.
+In: labels and flat tensors. Out: a file, or exactly the tensors of the labels, in memory: the hashed words are the used
+ones, even if the file changes later. Files of earlier versions have the names alone as keys; they are read too.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ TYPES = {torch.float32: "F32", torch.int32: "I32"}
 
 
 def keys(labels: Sequence[TensorLabel]) -> list[str]:
-    """What the tensors are called in a file."""
+    """The keys of the tensors in a file."""
     return [f"{i:04d} {label.name}" for i, label in enumerate(labels)]
 
 
 def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> Iterator[bytes | memoryview]:
-    """The content of a file as `safetensors` writes it, piece by piece: one tensor at a time is asked for."""
+    """The content of a file as `safetensors` writes it, piece by piece, with one tensor at a time in memory."""
     assert len(labels) == len(tensors)
     called, at, header = keys(labels), 0, dict[str, Any]()
     places = sorted(range(len(labels)), key=lambda i: (labels[i].integer, called[i].encode()))
@@ -39,9 +38,9 @@ def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor])
         kind = TYPES[torch.int32 if labels[i].integer else torch.float32]
         header[called[i]] = {"dtype": kind, "shape": labels[i].shape, "data_offsets": (at, end)}
         at = end
-    said = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    said += b" " * (-len(said) % 8)
-    yield len(said).to_bytes(8, "little") + said
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
     for i in places:
         words = tensors[i].detach().cpu().contiguous().reshape(-1)
         assert TYPES[words.dtype] == header[called[i]]["dtype"] and words.numel() == prod(labels[i].shape)
@@ -49,12 +48,12 @@ def pack_tensors(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor])
 
 
 def file_bytes(labels: Sequence[TensorLabel], tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes that a file of these tensors has."""
+    """Size of a file of these tensors, in bytes."""
     return sum(len(piece) for piece in pack_tensors(labels, tensors))
 
 
 def most_bytes(labels: Sequence[TensorLabel]) -> int:
-    """Bytes that a file of these tensors has, at most."""
+    """Largest size of a file of these tensors, in bytes."""
     return 8 + _most_header(labels) + sum(4 * prod(label.shape) for label in labels)
 
 
@@ -68,7 +67,7 @@ def read_tensors(path: Path, labels: Sequence[TensorLabel]) -> tuple[torch.Tenso
 
 
 def each_tensor(path: Path, labels: Sequence[TensorLabel]) -> Iterator[torch.Tensor]:
-    """The same, one after the other."""
+    """The tensors of a file, one after the other."""
     try:
         with open_file(path) as file:
             yield from _read(file, labels)
@@ -93,7 +92,7 @@ def _read(file: IO[bytes], labels: Sequence[TensorLabel]) -> Iterator[torch.Tens
 
 
 def _header(file: IO[bytes], labels: Sequence[TensorLabel]) -> tuple[dict[str, Any], int]:
-    """What the file says about its tensors, and where their words begin. It is not longer than these labels need."""
+    """(header of the file, byte of the first word); its length is bounded by these labels."""
     most = _most_header(labels)
     size = int.from_bytes(file.read(8), "little")
     if size > most:
@@ -106,7 +105,7 @@ def _header(file: IO[bytes], labels: Sequence[TensorLabel]) -> tuple[dict[str, A
 
 
 def _place(found: Any, label: TensorLabel) -> tuple[int, int]:
-    """Where the words of a tensor stand, from the first word of all on."""
+    """Position of a tensor's words, from the first word of all."""
     dtype = torch.int32 if label.integer else torch.float32
     if found is None:
         raise BundleError(f"{label.name} should be {label.shape} of {dtype}, found nothing")
@@ -124,7 +123,7 @@ def _place(found: Any, label: TensorLabel) -> tuple[int, int]:
 
 
 def _check_places(places: Sequence[tuple[int, int]], size: int) -> None:
-    """ValueError unless the tensors follow on each other without a gap, to the end of the file."""
+    """ValueError unless the tensors fill the file without gaps."""
     at = 0
     for first, end in sorted(places):
         if first != at:

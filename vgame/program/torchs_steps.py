@@ -1,7 +1,7 @@
-"""Steps of torch's optimizers that look at values: what they compute, with tensors for their Python numbers.
+"""Steps of torch's optimizers that read values, rewritten with tensors for their Python numbers.
 
 Twin of `torch.optim._adafactor._single_tensor_adafactor`, same names and order: only `.item()` and `max` of Python are
-replaced. They stand in for torch's while a step is played.
+replaced. They replace torch's while a step is played.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """While this lasts a step of torch does not ask for the values of tensors, and tensors made of numbers keep
-    them."""
+    """Context in which torch's steps read no values of tensors, and tensors made from numbers keep their values."""
     with patch("torch.optim._adafactor._single_tensor_adafactor", _adafactor), _Numbers():
         yield
 
 
 class _Numbers(TorchFunctionMode):
-    """`torch.tensor(0.1, device=p.device)` stays where its value is known."""
+    """Keeps `torch.tensor(0.1, device=p.device)` on a device with data."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -68,7 +67,7 @@ def _adafactor(
 
 
 def _estimate(grad: torch.Tensor, row: Any, col: Any, variance: Any, share: float, least: float) -> torch.Tensor:
-    """The second moment of a gradient, which its factors take in first."""
+    """The second moment of a gradient, after an update of its factors."""
     if grad.dim() <= 1:
         return variance.lerp_(grad * grad, share).clone()
     row.lerp_(torch.norm(grad, dim=-1, keepdim=True).square_().div_(grad.size(-1)), share)

@@ -1,9 +1,8 @@
-"""Where the short form of a lowering rule is right: shifts by places that a word has, writes by index with at most one
-writer to each place.
+"""Find the operators for which the short form of a lowering rule is valid: shifts by 0..31, writes by index with at
+most one writer to each place.
 
-In: a captured graph and its task. Out: marks in the nodes' meta. A node is marked only if its operands are such at
-every step of every order: by constants, by the data as they are, or because they come from a sort. All others have the
-general form, which is right too.
+In: a captured graph and its task. Out: marks in the nodes' meta. A node is marked only if this holds at every step of
+every order: by constants, by the present data, or by a sort. All others get the general form.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SORTED = (aten.sort, aten.topk)
 
 
 def mark_usual(captured: Captured, task: Task) -> None:
-    """Mark the nodes whose operands are known to be usual ones."""
+    """Mark the nodes with operands known to be usual."""
     nodes = captured.graph.graph.nodes
     places = list(captured.graph.graph.find_nodes(op="placeholder"))[-len(captured.batch) :]
     data = {place: task.data[n] for place, n in zip(places, captured.batch, strict=True) if task.window is None}

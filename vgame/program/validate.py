@@ -92,7 +92,7 @@ def validate(program: Program, data: Sequence[tuple[int, bool]], steps: int, mod
 
 
 def undecidable(program: Program, tensors: Tensors, mode: str = "correct") -> Iterator[str]:
-    """Every operator that the referee could not decide, and why."""
+    """The operators that the referee cannot decide, with reasons."""
     for i, operator in enumerate(program.operators):
         problem = _operator_problem(operator, i, tensors) or _witness_problem(operator, tensors, len(program.operators))
         problem = problem or _mode_problem(operator, mode)
@@ -101,7 +101,7 @@ def undecidable(program: Program, tensors: Tensors, mode: str = "correct") -> It
 
 
 def _elements(operator: Operator) -> int:
-    """Elements of the output; 0 where a block of nothing leaves them undefined."""
+    """Elements of the output; 0 if an empty block leaves them undefined."""
     return 0 if isinstance(operator, ReduceMax) and operator.block < 1 else operator.elements
 
 
@@ -138,7 +138,7 @@ def _operator_problem(operator: Operator, index: int, tensors: Tensors) -> str |
 
 
 def _precision_problem(operator: Operator) -> str | None:
-    """CAST is there to round to bfloat16; int32 words are never rounded."""
+    """The problem of an operator's precision: CAST must round to bfloat16; int32 words are never rounded."""
     if not isinstance(operator, Map):
         return None
     if operator.bfloat16 and operator.integer:
@@ -231,8 +231,7 @@ def _access_problem(sizes: tuple[int, ...], access: Access, integer: bool) -> st
 
 
 def _opening_bytes(words: int, ref: Ref, tensors: Tensors, elements: int, operators: int) -> int:
-    """Bytes of the opening of a run of words: whole leaves (one more than fit, the run may straddle), range proof,
-    path."""
+    """Bytes of the opening of a run of words: whole leaves (one more, since a run may straddle), range proof, path."""
     leaves = min(-(-words // LEAF_WORDS) + 1, -(-elements // LEAF_WORDS))
     counts = {
         RefClass.OPERATOR: operators,
@@ -244,7 +243,7 @@ def _opening_bytes(words: int, ref: Ref, tensors: Tensors, elements: int, operat
 
 
 def longest_run(operator: Operator) -> int:
-    """Words of an operand that an element (or block) reads in one opening, at most."""
+    """Longest run of an operand's words that an element (or block) reads in one opening."""
     match operator:
         case Contract():
             return operator.block_length
@@ -256,13 +255,13 @@ def longest_run(operator: Operator) -> int:
 
 
 def witness_bytes(operator: Operator, tensors: Tensors, operators: int) -> int:
-    """Bytes that the dearest element (or block) of the operator needs at most."""
+    """Upper bound of the bytes of the operator's most expensive element (or block)."""
     fixed = 1024 + 32 * tree_height(operators)
     runs = []
     for ref, elements, _ in operand_refs(operator):
         if ref.cls is RefClass.IMMEDIATE:
             continue
-        size = MAX_ELEMENTS if ref.cls is RefClass.SCALAR else elements  # a table of all steps, however many
+        size = MAX_ELEMENTS if ref.cls is RefClass.SCALAR else elements  # a table of all steps
         runs.append(_opening_bytes(longest_run(operator), ref, tensors, size, operators))
     if isinstance(operator, Copy):
         runs = [max(runs, default=0)]

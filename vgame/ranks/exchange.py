@@ -100,9 +100,11 @@ def looked_up(
     places = [(owner == rank).nonzero().squeeze(-1) for rank in range(group.world)]
     out[places[group.rank]] = rows[wanted[places[group.rank]] - begin]
     numbers = torch.tensor([0 if q == group.rank else p.numel() for q, p in enumerate(places)], dtype=torch.int32)
-    asked = torch.stack(group.swap([numbers] * group.world, [group.world] * group.world))  # [requesting rank, holder]
-    if bool(asked.any()):
-        mine = asked[:, group.rank].tolist()
+    requested = torch.stack(
+        group.swap([numbers] * group.world, [group.world] * group.world)
+    )  # [requesting rank, holder]
+    if bool(requested.any()):
+        mine = requested[:, group.rank].tolist()
         questions = [
             wanted[p].int() if n else index.new_empty(0) for p, n in zip(places, numbers.tolist(), strict=True)
         ]

@@ -75,27 +75,27 @@ def finish(group: Group, sums: Sequence[Sum]) -> None:
     """Write the outputs of pending sums; all ranks call it for the same sums in the same order."""
     for one in sums:
         one.round()
-    asked = True
+    requested = True
     for every in (False, True):
         alike = [s for s in sums if not s.shared and s.places.numel()]  # the same places are open on all ranks
         answers = [s.digits(s.places, s.magnitudes, every) for s in alike]
         for one, answer in zip(alike, answers, strict=True):
             one.settle(_swap(group, [answer] * group.world, [answer.numel()] * group.world), every)
-        shared = [s for s in sums if s.shared and asked]
-        asked = bool(shared) and _ask(group, shared, every)
+        shared = [s for s in sums if s.shared and requested]
+        requested = bool(shared) and _ask(group, shared, every)
     assert not any(s.places.numel() for s in sums), "all digits decide every sum"
 
 
 def _ask(group: Group, sums: Sequence[Sum], every: bool) -> bool:
     """One round of requests for digits of these sums; returns whether any rank requested some."""
     counts = torch.tensor([s.places.numel() for s in sums], dtype=torch.float64)
-    asked = [c.long().tolist() for c in _swap(group, [counts] * group.world, [len(sums)] * group.world)]
-    if not any(map(any, asked)):
+    requested = [c.long().tolist() for c in _swap(group, [counts] * group.world, [len(sums)] * group.world)]
+    if not any(map(any, requested)):
         return False
     given = torch.cat([x for s in sums for x in (s.cut.positions(s.places).double(), s.magnitudes)])
-    questions = _swap(group, [given] * group.world, [2 * sum(number) for number in asked])
+    questions = _swap(group, [given] * group.world, [2 * sum(number) for number in requested])
     answers = []
-    for numbers, question in zip(asked, questions, strict=True):
+    for numbers, question in zip(requested, questions, strict=True):
         pieces = question.split([n for number in numbers for n in (number, number)])
         pairs = zip(sums, pieces[::2], pieces[1::2], strict=True)
         answers.append(torch.cat([s.digits(p.long(), m, every) for s, p, m in pairs]))

@@ -2,7 +2,7 @@
 contiguous.
 
 A `Value` carries a meta tensor (no data) of the layout it has over its base, so every view operator of torch gives the
-new layout for free.
+new layout without further rules.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Value:
 
 
 class Word(int):
-    """The bits of a rounded number, which keeps the number for vgame/validation."""
+    """The bits of a rounded number, with the number itself for vgame/validation."""
 
     exact: float
 
@@ -99,7 +99,7 @@ class Word(int):
 
 
 def float_word(number: float) -> Word:
-    """Bits of RN(number) in binary32; a Python double is rounded once, here."""
+    """Bits of RN(number) in binary32; a Python double is rounded only here."""
     word = int.from_bytes(torch.tensor(number, dtype=torch.float32).numpy().tobytes(), "little")
     return Word.of(0x7FC00000 if number != number else word, float(number))
 
@@ -119,11 +119,11 @@ class Builder:
         self.labels: list[str] = []
         self.constants: list[torch.Tensor] = []
         self.label = ""
-        self.checked = False  # of the operator that is lowered: its operands are the usual ones (usual.py)
+        self.checked = False  # whether the current operator's operands are usual ones (usual.py)
         self._seen: dict[Operator, int] = {}
         self._constants: dict[tuple[bool, bytes], int] = {}
-        self.exact: dict[int, torch.Tensor] = {}  # constants before they were rounded to binary32, flat
-        self.narrow: set[Ref] = set()  # tensors that are known to hold bfloat16 words (precision.py)
+        self.exact: dict[int, torch.Tensor] = {}  # constants before their rounding to binary32, flat
+        self.narrow: set[Ref] = set()  # tensors known to have bfloat16 words (precision.py)
 
     # ---- values ----
 
@@ -221,7 +221,7 @@ class Builder:
     # ---- operators ----
 
     def map(self, function: Function, *operands: Value | Number) -> Value:
-        """function over broadcast operands; numbers take the type that the function wants."""
+        """function over broadcast operands; numbers take the function's operand type."""
         if len(operands) != arity(function):
             raise ProgramError(f"{function.name} takes {arity(function)} operands, got {len(operands)}")
         integer = any(v.integer for v in operands[-2:] if isinstance(v, Value))

@@ -1,8 +1,8 @@
-"""What a handler gives is what torch's tracer says: the same shape, the same type, integers of 8 and 16 bits within
+"""Check a handler's result against torch's tracer: the same shape, the same type, integers of 8 and 16 bits within
 their width.
 
-In: a value and torch's own result as a tensor without data. Out: the value, converted where the words of torch's type
-follow from it; an error where they do not.
+In: a value and torch's own result as a tensor without data. Out: the value, converted if torch's type determines its
+words; else an error.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from vgame.program.lowering.builder import Builder, Value
 from vgame.program.lowering.pointwise import truth
 from vgame.program.lowering.precision import narrowed
 
-#: Types of integers, and how many bits those have that are narrower than a word.
+#: Types of integers, with the bits of those narrower than a word.
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 BITS = {torch.uint8: 8, torch.int8: 8, torch.int16: 16}
 
 
 def conform(b: Builder, value: Value, wanted: torch.Tensor, untouched: bool) -> Value:
-    """`value` as torch has it. untouched: whether its words are those of an operand of the same type, only read in
-    another order.
+    """`value` in torch's type. untouched: whether its words are those of an operand of the same type, in another order.
 
-    Raises ProgramError for types that no program has, and where shape or type cannot be meant.
+    Raises ProgramError for types outside programs, and for another shape or type than torch's.
     """
     if wanted.dtype not in (torch.float32, torch.bfloat16, torch.bool, *INTEGERS):
         raise ProgramError(

@@ -22,15 +22,15 @@ from vgame.program.operators import Access, Dim
 Ints = Sequence[int]
 
 
-#: Most phases that are products of their own.
+#: Largest number of phases with separate products.
 MOST_PHASES = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Input pixels residue, residue + stride, .. of one axis, and the taps by which they went into outputs.
+    """Input pixels residue, residue + stride, .. of one axis, and the taps by which they contribute to outputs.
 
-    Pixel q went by tap taps[u] into output (offset + q - back * u) / divisor, where that is whole.
+    Pixel q contributes by tap taps[u] to output (offset + q - back * u) / divisor, where that is whole.
     """
 
     residue: int
@@ -73,7 +73,8 @@ class Geometry:
         return self._copy(b, x, self._x_dims(), self.inner, taps + pixel if transposed else pixel + taps, taps)
 
     def gradient_columns(self, b: Builder, y: Value, phases: Sequence[Phase]) -> Value:
-        """[groups, batch * pixels, outer * taps]: which outputs each pixel of a phase went into, and by which tap."""
+        """[groups, batch * pixels, outer * taps]: the outputs to which each pixel of a phase contributes, with the
+        taps."""
         spatial = (Dim(n, phase.offset, phase.divisor) for n, phase in zip(self.outputs, phases, strict=True))
         dims = (Dim(self.batch), Dim(self.groups * self.outer), *spatial)
         pixel = [(self.batch, (0, 1)), *((phase.pixels, (2 + i, 1)) for i, phase in enumerate(phases))]
@@ -117,7 +118,7 @@ class Geometry:
         return self.unfold_channels(b, product, self.outer, self.outputs)
 
     def input_gradient(self, b: Builder, y: Value, w: Value) -> Value:
-        """Phase by phase: no product has a term that a stride makes zero."""
+        """Phase by phase: products without the zero terms of a stride."""
         y, parts = b.plain(y), []
         for phases in itertools.product(*map(self._phases, range(len(self.kernel)))):
             product = b.dot(self.swapped_weights(b, w, phases), self.gradient_columns(b, y, phases))
@@ -129,7 +130,7 @@ class Geometry:
         return b.copy(shape, parts, torch.float32) if parts else b.full(shape, 0.0, False)
 
     def _phases(self, axis: int) -> list[Phase]:
-        """The phases of an axis; one with everything where there would be too many."""
+        """The phases of an axis; a single one if there would be too many."""
         n, kernel, stride = self.inputs[axis], self.kernel[axis], self.stride[axis]
         padding, dilation = self.padding[axis], self.dilation[axis]
         if math.prod(self.stride) > MOST_PHASES:
@@ -145,7 +146,7 @@ class Geometry:
         return found
 
     def _spread(self, product: Value, phases: Sequence[Phase]) -> Access:
-        """A phase's pixels [groups, inner, batch * pixels] where they belong in [batch, groups * inner, *inputs]."""
+        """A phase's pixels [groups, inner, batch * pixels] at their places in [batch, groups * inner, *inputs]."""
         spatial = [Dim(p.pixels, -p.residue, s) for p, s in zip(phases, self.stride, strict=True)]
         dims = (Dim(self.groups * self.inner), Dim(self.batch), *spatial)
         return Access(product.ref, dims, ((1, 1), (0, 1), *((2 + i, 1) for i in range(len(phases)))))

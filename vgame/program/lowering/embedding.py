@@ -34,7 +34,7 @@ def embedding_backward(
 
 
 def without(b: Builder, target: Value, index: Value, padding_idx: int) -> Value:
-    """The targets, -1 (nowhere) where the index is the padding's."""
+    """The targets, -1 (none) for the padding index."""
     return target if padding_idx < 0 else b.select(b.map(Function.IEQ, index, padding_idx), -1, target)
 
 
@@ -42,7 +42,7 @@ def without(b: Builder, target: Value, index: Value, padding_idx: int) -> Value:
 
 
 def _bags(b: Builder, count: int, offsets: Value) -> Value:
-    """[K]: the bag of each position, how many offsets are not beyond it, minus one."""
+    """[K]: the bag of each position: the number of offsets up to it, minus one."""
     starts = offsets.like(offsets.layout.unsqueeze(0))
     places = b.iota(count)
     begun = b.map(Function.ILE, starts, places.like(places.layout.unsqueeze(1)))

@@ -20,15 +20,15 @@ from vgame.program.operators import (
     RefClass,
 )
 
-#: In a node's meta: whether its operands are such that the short form of its rule is right (usual.py).
+#: In a node's meta: whether the short form of its rule is valid for its operands (usual.py).
 CHECKED = "checked"
 
 
-#: Operators whose results after the first are read by their own gradients only, and are others than torch's.
+#: Operators with further results that only their gradients read, and that differ from torch's.
 OWN_SECONDS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
 
 
-#: Operators that give statistics after their result.
+#: Operators that return statistics after their result.
 NORMS = (torch.ops.aten.native_layer_norm.default, torch.ops.aten.native_group_norm.default)
 
 
@@ -71,7 +71,7 @@ class Graph:
         self.b.label = f"{module} backward" if origin.get("backward") else module
         self.b.checked = node.meta.get(CHECKED, False)
         if handler and any(self.values[n] is None for n in node.all_input_nodes):
-            return self._stand_in(node.meta.get("val"))  # follows from what was refused
+            return self._stand_in(node.meta.get("val"))  # depends on a refused operator
         known = len(self.b.operators)
         try:
             if handler is None:
@@ -87,7 +87,7 @@ class Graph:
             return self._stand_in(node.meta.get("val"))
 
     def _conformed(self, node: torch.fx.Node, value: Any) -> Any:
-        """The value as torch has it; one of several is looked at where it is read."""
+        """The value in torch's type; one of several results is checked when it is read."""
         wanted = node.meta.get("val")
         private = node.target is python_operator.getitem and node.args[1] and node.args[0].target in OWN_SECONDS
         private = private or (wanted is not None and _is_statistic(node))
@@ -97,7 +97,8 @@ class Graph:
         return conform(self.b, value, wanted, any(isinstance(x, Value) and x.ref == value.ref for x in same))
 
     def _stand_in(self, value: Any) -> Any:
-        """A value of the right shape, so that the rest of the graph can be checked too; the program is never used."""
+        """A placeholder of the right shape, so that the rest of the graph is checked too; the program is then
+        discarded."""
         if value is None or (isinstance(value, torch.Tensor) and value.is_complex()):
             return None
         if isinstance(value, list | tuple):
@@ -107,8 +108,8 @@ class Graph:
 
 
 def _is_statistic(node: torch.fx.Node) -> bool:
-    """Mean or reciprocal deviation of a norm, which its gradient reads: binary32 whatever is normed, as CUDA's kernels
-    have it."""
+    """Mean or reciprocal deviation of a norm, which its gradient reads: binary32 for every input type, as in CUDA's
+    kernels."""
     return node.target is python_operator.getitem and node.args[1] > 0 and node.args[0].target in NORMS
 
 

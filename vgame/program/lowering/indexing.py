@@ -99,8 +99,8 @@ def index_tensor(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value
 
 @lowers("index_put.default", "_unsafe_index_put.default")
 def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    """x with the exact sums of the values added (accumulate), or overwritten: of several writers to one place by the
-    last."""
+    """x with the exact sums of the values added (accumulate), or overwritten: of several writers to one place the last
+    one wins."""
     if values.elements == 1 and not accumulate and indices[0] is not None and indices[0].boolean:
         return _fill_where(b, x, indices, values)
     position, first, dims = _positions(b, x.shape, indices)
@@ -143,7 +143,7 @@ def _owners(b: Builder, shape: Sequence[int], dim: int, to_places: Change, from_
     """The last of the writers to each place, -1 where there is none.
 
     Writers have this shape and are numbered along a dimension. to_places: the sum over the writers of each place;
-    from_places: to each writer what stands at its place.
+    from_places: to each writer the value at its place.
     """
     if shape[dim] >= 1 << 24:
         raise ProgramError(f"writing {shape[dim]} rows by index is not supported; fewer than 2^24 are")
@@ -157,8 +157,8 @@ def _owners(b: Builder, shape: Sequence[int], dim: int, to_places: Change, from_
 def _last(
     b: Builder, shape: Sequence[int], dim: int, numbers: torch.Tensor, to_places: Change, from_places: Change
 ) -> Value:
-    """1 for the last writer to each place, 0 for the others: bit by bit from the highest, writers without it leave
-    where one has it."""
+    """1 for the last writer to each place, 0 for the others: bit by bit from the highest, writers without the bit drop
+    out if one has it."""
     left = b.full(shape, 1.0, False)
     for bit in reversed(range(int(numbers[-1]).bit_length())):
         having = b.map(Function.MUL, left, _along(b, (numbers >> bit & 1).float(), shape, dim))
@@ -187,7 +187,7 @@ def _value_rows(
 
 
 def _restore(b: Builder, x: Value, dims: list[int], rest: list[int], change) -> Value:
-    """Apply a change to x seen as [indexed, rest], and give it x's shape back."""
+    """Apply a change to x viewed as [indexed, rest], and restore x's shape."""
     order = [*dims, *rest]
     count = math.prod(x.shape[d] for d in dims)
     table = b.reshape(x.like(x.layout.permute(*order)), [count, x.elements // count])
@@ -232,7 +232,7 @@ def scatter_value(b: Builder, x: Value, dim: int, index: Value, value: Number | 
 
 @lowers("scatter.src")
 def scatter_source(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """Of several writers to one place the last in its line."""
+    """Of several writers to one place the last one in its line wins."""
     if _is_uniform(source):
         return scatter_value(
             b, x, dim, index, source.like(source.layout.as_strided((), (), source.layout.storage_offset()))
@@ -253,7 +253,7 @@ def scatter_source(b: Builder, x: Value, dim: int, index: Value, source: Value) 
 def scatter_reduce(
     b: Builder, x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True
 ) -> Value:
-    """Sum, mean, amax or amin of everything that lands on a position, and of what was there (include_self)."""
+    """Sum, mean, amax or amin of all elements written to a position, and of the old one (include_self)."""
     dim %= max(len(x.shape), 1)
     count = _scatter_sum(b, x.shape, dim, index, b.full(index.shape, 1.0, False))
     hit = b.map(Function.LT, 0.0, count)
@@ -277,7 +277,7 @@ def scatter_reduce(
 
 
 def _scatter_max(b: Builder, shape: Sequence[int], dim: int, index: Value, source: Value) -> Value:
-    """The largest of what lands on each position, the lowest value where nothing does: every pair is compared."""
+    """The largest element written to each position, the lowest value without one: every pair is compared."""
     lowest = -(2**31) if source.integer else -math.inf
     last = lambda v: v.like(v.layout.movedim(dim, -1).unsqueeze(-2))  # noqa: E731
     moved = last(source.like(source.layout[tuple(slice(n) for n in index.shape)]))
@@ -291,7 +291,7 @@ def _scatter_max(b: Builder, shape: Sequence[int], dim: int, index: Value, sourc
 
 @lowers("masked_scatter.default")
 def masked_scatter(b: Builder, x: Value, mask: Value, source: Value) -> Value:
-    """The source's elements in order, one wherever the mask is true: a running count tells which."""
+    """The source's elements in order, one wherever the mask is true: a running count gives its index."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     mask, x = (v.like(v.layout.expand(shape)) for v in (mask, x))
     taken = b.gather_rows(b.reshape(source, [source.elements]), _ranks(b, mask))

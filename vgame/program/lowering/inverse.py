@@ -1,6 +1,6 @@
-"""Functions that are compositions for good: inverse trigonometric, hyperbolic, general powers. Each map is correctly
-rounded, the whole is within a few units in the last place of the function (the arctangent: of Cephes' atanf, whose
-polynomial it is)."""
+"""Functions defined as compositions: inverse trigonometric, hyperbolic, general powers. Each map is correctly rounded,
+the whole is within a few units in the last place of the function (the arctangent: of Cephes' atanf, whose polynomial it
+is)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vgame.program.lowering.table import lowers
 
 ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
 
-#: Of erfcc, from the highest power of t.
+#: Coefficients of erfcc, from the highest power of t.
 ERFC = (
     *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
     *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
@@ -160,7 +160,7 @@ def hypot(b: Builder, x: Value, y: Value) -> Value:
 
 @lowers("copysign.Tensor", "copysign.Scalar")
 def copysign(b: Builder, x: Value, y: Operand) -> Value:
-    """|x| with the sign of y, a zero's sign too: 1 / y tells it."""
+    """|x| with the sign of y, also for a zero, by the sign of 1 / y."""
     y = b.to_float(y)
     below = b.map(Function.LT, b.select(b.map(Function.EQ, y, 0.0), b.map(Function.DIV, 1.0, y), y), 0.0)
     size = b.map(Function.ABS, b.to_float(x))
@@ -169,14 +169,14 @@ def copysign(b: Builder, x: Value, y: Operand) -> Value:
 
 @lowers("fmax.default")
 def fmax(b: Builder, x: Value, y: Value) -> Value:
-    """The larger one; a NaN gives way."""
+    """The larger one; a NaN is ignored."""
     x, y = b.to_float(x), b.to_float(y)
     return b.select(b.map(Function.EQ, x, x), b.select(b.map(Function.EQ, y, y), b.map(Function.MAX, x, y), x), y)
 
 
 @lowers("fmin.default")
 def fmin(b: Builder, x: Value, y: Value) -> Value:
-    """The smaller one; a NaN gives way."""
+    """The smaller one; a NaN is ignored."""
     x, y = b.to_float(x), b.to_float(y)
     return b.select(b.map(Function.EQ, x, x), b.select(b.map(Function.EQ, y, y), b.map(Function.MIN, x, y), x), y)
 

@@ -32,7 +32,7 @@ def mm(b: Builder, x: Value, y: Value) -> Value:
 
 @lowers("addmm.default")
 def addmm(b: Builder, bias: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
-    """Two roundings: the product, then the sum; nothing of a bias times 0, which may be infinite."""
+    """Two roundings: the product, then the sum; a bias times 0 is omitted, since the bias may be infinite."""
     product = scaled(b, mm(b, x, y), alpha)
     return product if beta == 0 else both(b, Function.ADD, product, scaled(b, bias, beta))
 

@@ -1,6 +1,6 @@
-"""Where the stages of a training step stand in a program: what vgame/validation compares, and nothing else reads.
+"""Positions of the stages of a training step in a program, for vgame/validation only.
 
-In: what the lowering knows when it ends a stage. Out: values by the final numbers of their operators.
+In: the lowering's values at the end of each stage. Out: values by the final numbers of their operators.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ Values = Mapping[str, Value | None]
 
 @dataclass(frozen=True)
 class Draw:
-    """One random operator of the graph, and the Philox operators that its words come from (None: the program needs it
-    not)."""
+    """One random operator of the graph, and the Philox operators of its words (None: not needed by the program)."""
 
     target: str
     operators: tuple[int | None, ...]
@@ -44,7 +43,7 @@ class Turn:
     draws: tuple[tuple[Draw, ...], ...]
 
     def renumbered(self, places: Mapping[int, int]) -> Turn:
-        """The same by the numbers that the operators of the program have; None for what it does not need."""
+        """The same by the final numbers of the operators; None for unneeded ones."""
         before, gradients, clipped, after = (
             {name: renumbered_value(each, places) for name, each in values.items()}
             for values in (self.before, self.gradients, self.clipped, self.after)
@@ -54,16 +53,16 @@ class Turn:
 
 
 def renumbered_value(value: Value | None, places: Mapping[int, int]) -> Value | None:
-    """The value by the new number of its operator; None if that is gone."""
+    """The value by the new number of its operator; None if the operator was removed."""
     gone = value is None or (value.ref.cls is RefClass.OPERATOR and value.ref.index not in places)
     return None if gone else replace(value, ref=moved(value.ref, places))
 
 
 @dataclass(frozen=True)
 class Marks:
-    """`rows`: the samples of a step, and the Philox operators that draw them; `constants`: by number, before they were
-    rounded; `scalars`: of each column the number at a step, before it was rounded; `forms`: the first steps of the
-    forms of the optimizers; `fills`: what slots are filled with by the step that makes them, before it was rounded."""
+    """`rows`: the samples of a step, and the Philox operators that draw them; `constants`: by number, before rounding;
+    `scalars`: for each column the number at a step, before rounding; `forms`: the first steps of the forms of the
+    optimizers; `fills`: initial values of slots made by a step, before rounding."""
 
     turns: tuple[Turn, ...] = ()
     rows: Value | None = None
@@ -76,11 +75,11 @@ class Marks:
 
 @dataclass
 class Notes:
-    """What becomes Marks when the operators of a program have their final numbers."""
+    """Marks before the operators of a program have their final numbers."""
 
     constants: Mapping[int, torch.Tensor]
     turns: list[Turn] = field(default_factory=list)
-    draws: list[tuple[Draw, ...]] = field(default_factory=list)  # of the turn that is lowered
+    draws: list[tuple[Draw, ...]] = field(default_factory=list)  # of the current turn
     rows: Value | None = None
     row_draws: tuple[int, ...] = ()
     scalars: list[Callable[[int], float]] = field(default_factory=list)

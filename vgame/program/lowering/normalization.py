@@ -1,4 +1,4 @@
-"""Normalisations, opened up: mean, two-pass variance, 1 / sqrt, scale; and their gradients.
+"""Normalisations, decomposed: mean, two-pass variance, 1 / sqrt, scale; and their gradients.
 
 All of them are one rule over rows: x [rows..., reduced...] with statistics over some dimensions.
 """
@@ -132,7 +132,7 @@ def group_norm_backward(
     return to_x, to_weight, to_bias
 
 
-# ---- batch norm (its running statistics are updated by the capture, which opens the forward pass up) ----
+# ---- batch norm (the capture decomposes the forward pass, with the update of running statistics) ----
 
 
 @lowers("native_batch_norm_backward.default")

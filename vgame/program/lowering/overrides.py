@@ -1,6 +1,6 @@
-"""Why a rule of ours stands before one of torch's core table (`core_aten_decompositions`), each in a line.
+"""The reason for each rule that replaces one of torch's core table (`core_aten_decompositions`), in a line.
 
-A rule without a line here is torch's own: tests/unit/test_overrides.py compares both tables.
+A rule without a line here is torch's: tests/unit/test_overrides.py compares both tables.
 """
 
 from __future__ import annotations

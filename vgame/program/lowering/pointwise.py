@@ -80,7 +80,7 @@ def div_mode(b: Builder, x: Value, y: Operand, rounding_mode: str | None = None)
 
 
 def _truncated(b: Builder, x: Operand, y: Operand) -> Value:
-    """Integer quotient toward zero: the floor, one more where it is negative and not exact."""
+    """Integer quotient toward zero: the floor, plus one if it is negative and not exact."""
     negative = b.map(Function.IXOR, b.map(Function.ILT, x, 0), b.map(Function.ILT, y, 0))
     inexact = b.map(Function.INE, b.map(Function.IMOD, x, y), 0)
     return b.map(Function.IADD, b.map(Function.IDIV, x, y), b.map(Function.IAND, negative, inexact))
@@ -252,7 +252,7 @@ def bitwise_xor(b: Builder, x: Value, y: Operand) -> Value:
 
 @lowers("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor")
 def shift_left(b: Builder, x: Value, places: Operand) -> Value:
-    """0 where the places are negative or as many as a word has."""
+    """0 for negative places or at least the bits of a word."""
     places, within = _places(b, places)
     shifted = b.map(Function.ISHL, x, places)
     return shifted if within is None else b.select(within, shifted, 0)
@@ -260,8 +260,8 @@ def shift_left(b: Builder, x: Value, places: Operand) -> Value:
 
 @lowers("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Scalar", "__rshift__.Tensor")
 def shift_right(b: Builder, x: Value, places: Operand) -> Value:
-    """With the sign: the logical shift of x or of its complement. The sign alone where the places are negative or as
-    many as a word has."""
+    """With the sign: the logical shift of x or of its complement. Only the sign for negative places or at least the
+    bits of a word."""
     places, within = _places(b, places)
     places = places if within is None else b.select(within, places, WORD_BITS - 1)
     negative = b.map(Function.ILT, x, 0)
@@ -270,8 +270,7 @@ def shift_right(b: Builder, x: Value, places: Operand) -> Value:
 
 
 def _places(b: Builder, places: Operand) -> tuple[Value, Value | None]:
-    """The places of a shift, and whether they are 0 to 31, the only ones that words can be shifted by; None where it
-    is known that they are."""
+    """The places of a shift, and whether they are in 0..31, the valid range for words; None if that is known."""
     if not isinstance(places, Value):
         places = b.number(places if 0 <= places < WORD_BITS else -1, True)
     if b.checked or (places.is_immediate and places.word < WORD_BITS):
@@ -329,7 +328,7 @@ def clamp_max(b: Builder, x: Value, high: Operand) -> Value:
 
 @lowers("_to_copy.default")
 def to_copy(b: Builder, x: Value, dtype: torch.dtype | None = None, **_: object) -> Value:
-    """Conversions between the types there are."""
+    """Conversions between the supported types."""
     if dtype is None or (not x.integer and dtype == torch.float32):
         return x
     if dtype in (torch.float16, torch.float64):

@@ -40,7 +40,7 @@ class Windows:
         return b.reshape(copied, (self.planes, *self.outputs, math.prod(self.kernel)))
 
     def gradient_columns(self, b: Builder, y: Value) -> Value:
-        """[planes, *inputs, window]: the outputs whose window holds the input, 0 where there is none."""
+        """[planes, *inputs, window]: the outputs whose window contains the input, 0 for none."""
         y = b.plain(y)
         spatial = (Dim(n, p, s) for n, p, s in zip(self.outputs, self.padding, self.stride, strict=True))
         pixel = [(n, (1 + i, 1)) for i, n in enumerate(self.inputs)]
@@ -57,7 +57,7 @@ class Windows:
         ).reshape(-1)
 
     def first_inside(self) -> torch.Tensor:
-        """Flat input position of each window's first tap that is no padding [*outputs]."""
+        """Flat input position of each window's first tap outside the padding [*outputs]."""
         starts = (torch.arange(n) * self.stride[i] - self.padding[i] for i, n in enumerate(self.outputs))
         return self._flat([torch.where(s < 0, s % self.dilation[i], s) for i, s in enumerate(starts)])
 
@@ -111,13 +111,13 @@ def max_pool(
 
 
 def _winners(b: Builder, shape: Windows, taps: Value, inside: bool) -> Value:
-    """Flat positions in the plane of the taps [planes, *outputs] that won; `inside` if no padding can: it does where
-    all is -inf."""
+    """Flat positions in the plane of the winning taps [planes, *outputs]; `inside`: whether padding cannot win, as it
+    does if all inputs are -inf."""
     first, offsets = shape.positions()
     if inside:
         return b.map(Function.IADD, b.gather_rows(b.constant(offsets), taps), b.constant(first))
     table = first.reshape(-1, 1) + offsets
-    table[:, 0] = shape.first_inside().reshape(-1)  # torch names the first tap that is no padding
+    table[:, 0] = shape.first_inside().reshape(-1)  # torch returns the first tap outside the padding
     starts = (torch.arange(table.shape[0]) * table.shape[1]).view(shape.outputs)
     return b.gather_rows(b.constant(table.reshape(-1)), b.map(Function.IADD, taps, b.constant(starts)))
 
@@ -146,7 +146,7 @@ def max_pool_backward(
 
 
 def _to_winners(b: Builder, gradient: Value, x: Value, indices: Value, count: int) -> Value:
-    """Each input takes the exact sum of the gradients of the windows that it won."""
+    """Each input gets the exact sum of the gradients of the windows that it won."""
     planes, pixels = math.prod(x.shape[:-count]), math.prod(x.shape[-count:])
     rows = b.reshape(indices, (planes, -1))
     result = b.one_hot_sum(rows, b.reshape(gradient, (planes, 1, -1)), pixels)
@@ -154,7 +154,7 @@ def _to_winners(b: Builder, gradient: Value, x: Value, indices: Value, count: in
 
 
 def _divisor(shape: Windows, include_pad: bool, override: int | None) -> torch.Tensor | float:
-    """How many positions each window counts."""
+    """The number of positions counted by each window."""
     if override:
         return float(override)
     counts = torch.ones(shape.outputs)
@@ -198,7 +198,7 @@ def avg_pool_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Value:
-    """Each input takes the exact sum of the shares of the windows that hold it."""
+    """Each input gets the exact sum of the shares of the windows that contain it."""
     shape = windows(x.shape, kernel, stride, padding, (1,), ceil_mode)
     divisor = _divisor(shape, count_include_pad, divisor_override)
     divisor = b.constant(divisor) if isinstance(divisor, torch.Tensor) else divisor
@@ -210,7 +210,7 @@ def avg_pool_backward(
 
 
 def _bins(inputs: Ints, outputs: Ints) -> torch.Tensor:
-    """[outputs, inputs] of 0 and 1: which input pixels each output averages."""
+    """[outputs, inputs] of 0 and 1: the input pixels averaged by each output."""
     result = torch.ones(1, 1)
     for n, m in zip(inputs, outputs, strict=True):
         axis = torch.zeros(m, n)
@@ -256,8 +256,7 @@ def _adaptive_backward(b: Builder, gradient: Value, x: Value, count: int) -> Val
 
 
 def _bin_positions(inputs: Ints, outputs: Ints) -> torch.Tensor:
-    """[outputs, widest window]: flat input positions of each output's window, -1 where it is smaller than the
-    widest."""
+    """[outputs, widest window]: flat input positions of each output's window, padded with -1."""
     members = [row.nonzero().reshape(-1) for row in _bins(inputs, outputs)]
     return torch.nn.utils.rnn.pad_sequence(members, batch_first=True, padding_value=-1)
 

@@ -1,8 +1,8 @@
-"""bfloat16 while a graph is lowered: which words are on the grid of 8 bits, and how a value gets there.
+"""bfloat16 in the lowering: find words on the grid of 8 bits, and round values to it.
 
-In: a builder and its values, which know no type but binary32 for floating point. Out: values whose words are bfloat16.
-An operator that computes is emitted again with a bfloat16 output, so that its exact value is rounded once; what moves
-words moves rounded ones; what is given (a state, a constant) is converted.
+In: a builder and its values, whose only floating-point type is binary32. Out: values whose words are bfloat16. An
+arithmetic operator is emitted again with a bfloat16 output, so that its exact value is rounded once; operators that
+move words move rounded ones; states and constants are converted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vgame.program.lowering.builder import Builder, Value
 from vgame.program.operators import Access, Contract, Copy, Gather, Map, ReduceMax, Ref, RefClass
 
 LOW = 0xFFFF
-#: Functions that give a word on the grid for words on it.
+#: Functions that map words on the grid to words on the grid.
 MOVING = (Function.NEG, Function.ABS, Function.MAX, Function.MIN, Function.SELECT)
 
 
@@ -37,7 +37,7 @@ def on_grid(b: Builder, ref: Ref, word: int = 0) -> bool:
 
 
 def _gives_grid(b: Builder, index: int) -> bool:
-    """Found once; operators read earlier ones only, so this ends."""
+    """Cached; operators read earlier ones only, so the recursion ends."""
     operator = b.operators[index]
     if getattr(operator, "bfloat16", False) or Ref(RefClass.OPERATOR, index) in b.narrow:
         return True
@@ -62,7 +62,7 @@ def _all_on_grid(b: Builder, accesses: Sequence[Access]) -> bool:
 
 
 def narrowed(b: Builder, value: Value) -> Value:
-    """The value rounded to bfloat16, once, from what computes it."""
+    """The value, rounded to bfloat16 once by its own operator."""
     if value.is_immediate:
         return replace(value, word=round_word(value.word, BFLOAT16_BITS))
     return replace(value, ref=_narrowed(b, value.ref, value.base))

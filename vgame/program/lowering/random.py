@@ -1,4 +1,4 @@
-"""Random numbers from Philox words: the same on every device, whatever torch's own generator does."""
+"""Random numbers from Philox words: the same on every device, independent of torch's generator."""
 
 from __future__ import annotations
 

@@ -39,12 +39,13 @@ def reduced(b: Builder, x: Value, dims: Dims, keepdim: bool, rule: str) -> Value
     return b.reshape(result, shape)
 
 
-EXACT_BYTES = (1 << 24) // 255  # so many bytes have a sum that binary32 holds
+EXACT_BYTES = (1 << 24) // 255  # sums of so many bytes are exact in binary32
 EXACT_TRUTHS = 1 << 24
 
 
 def integer_sums(b: Builder, x: Value, terms: int, sums: Callable[[Value], Value]) -> Value:
-    """Sums of int32 modulo 2^32: those of the four bytes are exact in binary32, then shifted and added."""
+    """Sums of int32 modulo 2^32: the sums of each of the four bytes are exact in binary32; they are shifted and
+    added."""
     if terms > (EXACT_TRUTHS if x.boolean else EXACT_BYTES):
         raise ProgramError(f"a sum of {terms} integers is not supported; convert them to float first")
     if x.boolean:
@@ -59,7 +60,7 @@ def integer_sums(b: Builder, x: Value, terms: int, sums: Callable[[Value], Value
 
 
 def _summands(b: Builder, x: Value, dtype: torch.dtype | None) -> Value:
-    """x in the type that its sum is to have; truth values, whose sums are cheap, stay what they are among integers."""
+    """x in the type of its sum; truth values, whose sums are cheap, are not converted to integers."""
     return x if x.boolean and not (dtype and dtype.is_floating_point) else to_copy(b, x, dtype)
 
 
@@ -210,7 +211,7 @@ def _log_of_sum(b: Builder, x: Value, y: Value) -> Value:
 
 @lowers("cumprod.default")
 def cumprod(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    """One product after the other, first to last, all of them."""
+    """The products of the first 1, 2, ... elements, one after the other."""
     x = to_copy(b, x, dtype)
     if not x.shape:
         return x
@@ -233,7 +234,7 @@ def cumsum(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> 
     return integer_sums(b, x, x.shape[dim], lambda y: _running_sums(b, y, dim))
 
 
-LONGEST_RUN = 2048  # of running sums by one product; longer lines go in pieces
+LONGEST_RUN = 2048  # of running sums by one product; longer lines are split
 
 
 def _running_sums(b: Builder, x: Value, dim: int) -> Value:

@@ -20,7 +20,7 @@ Scale = float | None
 
 
 def _source(i: int, n: int, m: int, corners: bool, scale: Scale) -> float:
-    """Coordinate among n inputs that output i of m looks at."""
+    """Coordinate of output i of m among n inputs."""
     if corners:
         return i * (n - 1) / (m - 1) if m > 1 else 0.0
     return (i + 0.5) * (1 / scale if scale else n / m) - 0.5

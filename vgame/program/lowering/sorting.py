@@ -17,7 +17,7 @@ MOST = 1 << 28  # comparisons
 
 
 def _places(b: Builder, x: Value, descending: bool) -> Value:
-    """[rows, n] of the values x [rows, n]: where each one comes in its line."""
+    """[rows, n] of the values x [rows, n]: the rank of each one in its line."""
     rows, n = x.shape
     if n > LONGEST or rows * n * n > MOST:
         raise ProgramError(
@@ -90,7 +90,7 @@ def randperm(b: Builder, count: int, **_: object) -> Value:
 
 @lowers("histc.default")
 def histogram(b: Builder, x: Value, bins: int = 100, low: Number = 0, high: Number = 0) -> Value:
-    """Counts of bins of equal width from low to high; what lies outside counts nowhere."""
+    """Counts of bins of equal width from low to high; values outside are not counted."""
     if low >= high:
         raise ProgramError("a histogram over the range of its data is not supported; give min and max")
     flat = b.reshape(b.to_float(x), [1, x.elements])

@@ -61,7 +61,7 @@ def copy(b: Builder, x: Value, source: Value, non_blocking: bool = False) -> Val
 
 
 def whole(b: Builder, x: Value) -> Value:
-    """The value as something an access with bounds can address: a plain tensor, or an immediate."""
+    """The value in a form for an access with bounds: a plain tensor, or an immediate."""
     return x if x.is_immediate else b.plain(x)
 
 
@@ -183,7 +183,7 @@ def select_scatter(b: Builder, x: Value, source: Value, dim: int, index: int) ->
 
 
 def _scattered(name: str) -> None:
-    """A view written into: which source element each element takes is a constant table."""
+    """A view written into: a constant table gives the source element of each element."""
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload)
 
@@ -220,7 +220,7 @@ def as_strided(
     return x.like(x.layout.as_strided(tuple(size), tuple(stride), storage_offset or 0))
 
 
-# ---- values that come from nowhere ----
+# ---- values without operands ----
 
 
 def _integer_type(dtype: torch.dtype | None, number: Number) -> bool:
