@@ -1,11 +1,9 @@
-"""Elements of real training steps before the referee: every kind of operator and every function that the shipped jobs
-contain.
+"""Decide elements of real training steps by the referee: every kind of operator and every function of the shipped jobs.
 
 In: names of jobs (none: the small ones; --full: ResNet-50 and GPT-2 too, at their real sizes). Out:
 docs/adjudication.json and .md. Each drawn element is proven as in a dispute (Machine.prove) and decided by the
 checked-in contracts on an in-process EVM. The contract's word must be the executor's and the reference's, bit for bit,
-also under the trace of a trainer who claims it with one bit flipped; and a proof with one bit flipped must revert.
-Exits with 1 if anything is otherwise.
+also against a claim with one bit flipped; and a proof with one bit flipped must revert. Exits with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ RECORD = ROOT / "docs" / "adjudication.json"
 STEP, STEPS = 2, 4
 DRAWS = 5  # elements of each kind and function of a job, and one of its longest
 LONG = 65_536  # terms; a longer sum (of all squared gradients, say) has 64 larger blocks
-LEAF_GAS = 1_000_000  # the most that one call may cost, of anything that is not longer
+LEAF_GAS = 1_000_000  # limit of the gas of one call, for rows up to this length
 
 
 def job(model: str, **args: Any) -> Bundle:
@@ -85,7 +83,7 @@ FULL: dict[str, Callable[[Path], Bundle]] = {
 }
 
 
-# ---- which elements ----
+# ---- choice of elements ----
 
 
 def kind_of(operator: Operator) -> str:
@@ -96,7 +94,7 @@ def kind_of(operator: Operator) -> str:
 
 
 def terms(operator: Operator) -> int:
-    """Words of a row that one element reads; 0 where it reads single words."""
+    """Words of a row read by one element; 0 for single words."""
     match operator:
         case Contract():
             return operator.k
@@ -128,8 +126,7 @@ def step_of(bundle: Bundle, folder: Path) -> StepOnChain:
 
 
 def keep(step: StepOnChain, chosen: set[int]) -> None:
-    """Compute the trace, then every tensor that the chosen operators read or write, in one execution of the step
-    each."""
+    """Compute the trace, then all tensors of the chosen operators, in one execution of the step each."""
     assert len(step.trace.levels[0]) == step.history.operators
     wanted = {
         r.index
@@ -142,7 +139,7 @@ def keep(step: StepOnChain, chosen: set[int]) -> None:
 
 
 def adjudicate(name: str, bundle: Bundle, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The job's entry of the record, and everything that went wrong."""
+    """(the job's entry of the record, all problems)."""
     started, random, wrong, table = time.perf_counter(), Random(name), [], {}
     step, operators = step_of(bundle, folder), bundle.program.operators
     chosen = draw(operators, random)

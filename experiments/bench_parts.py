@@ -1,5 +1,5 @@
-"""Where the processor's time of a certified step goes inside its sums: products, widening for the library's products,
-rounding test, exact tier.
+"""The processor time of the sums in a certified step, by part: products, widening for the library's products, rounding
+test, exact tier.
 
 python experiments/bench_parts.py "GPT-2 small"      one thread; seconds per step and shares
 """
@@ -46,7 +46,7 @@ def counted(product: Callable, seconds: Counter[str], work: Counter[str]) -> Cal
     run = timed(PRODUCTS, product, seconds)
 
     def multiply(a: torch.Tensor | tuple, b: torch.Tensor | tuple, out: torch.Tensor, *rest: object) -> object:
-        length = a[2].size if isinstance(a, tuple) else a.shape[-1]  # rows where they lie, or widened
+        length = a[2].size if isinstance(a, tuple) else a.shape[-1]  # rows in place, or widened
         work[PRODUCTS] += 2 * out.numel() * length
         return run(a, b, out, *rest)
 
@@ -80,7 +80,7 @@ def timed(name: str, function: Callable, seconds: Counter[str]) -> Callable:
 
 @contextmanager
 def watched() -> Iterator[tuple[Counter[str], Counter[str]]]:
-    """Within the block the parts are timed, and the operations of products counted."""
+    """Context in which the parts are timed, and the operations of products counted."""
     seconds, work = Counter(), Counter()
     with ExitStack() as stack:
         product, multiply = (counted(kernel, seconds, work) for kernel in (NATIVE.product, NATIVE.multiply))

@@ -2,9 +2,9 @@
 
     python experiments/big_data.py [--gigabytes 20] [--folder FOLDER]
 
-The files are sparse: holes read as zeros as quickly as memory, so that hashing is measured and not the disk; blocks of
-random words lie in between. The last line hashes the same bytes with `sha256sum`, for comparison. Each part is a
-process of its own.
+The files are sparse: holes are read as zeros at the speed of memory, so that hashing is measured and not the disk; some
+blocks have random words. The last line hashes the same bytes with `sha256sum`, for comparison. Each part is a process
+of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def make(folder: Path, gigabytes: float) -> None:
 
 
 class Peak:
-    """The most bytes that are resident while it runs (mapped files count), looked at every 20 ms."""
+    """Peak resident memory while it runs (with mapped files), sampled every 20 ms."""
 
     def __enter__(self) -> Peak:
         self.most, self.over = _resident(), threading.Event()
@@ -85,7 +85,7 @@ def task(paths: list[Path], rows: int | None = None) -> Any:
 
 
 def part(name: str, folder: Path) -> dict[str, Any]:
-    """Seconds and peak of one part. `small`: all of it over 64 rows in memory, what everything else needs."""
+    """Seconds and peak of one part. `small`: the same over 64 rows in memory, for the memory of everything else."""
     import vgame
 
     start = time.perf_counter()

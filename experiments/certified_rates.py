@@ -1,10 +1,10 @@
-"""Which tier settles how many elements, and what that costs next to the plain binary64 kernel. The table of
+"""Elements settled by each tier, and the cost relative to the plain binary64 kernel. The table of
 docs/numerics-products.md, section 12.
 
     python experiments/certified_rates.py            all tables
     python experiments/certified_rates.py --check    also: no bit changes under perturbed and reversed sums (minutes)
 
-Times are the best of several, both kernels in turns. The plain kernel gets operands that are binary64 already.
+Times are the best of several, both kernels alternating. The plain kernel gets binary64 operands.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def masked(*shape: int) -> Tensor:
     return torch.randn(shape).masked_fill(torch.rand(shape) < 0.3, -torch.inf)
 
 
-#: name: (a, b), drawn when asked for.
+#: name: (a, b), drawn on demand.
 PRODUCTS: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
     "normal 1024 x 768 x 2304": lambda: (normal(1, 1024, 768), normal(1, 2304, 768)),
     "normal 512 x 3072 x 768": lambda: (normal(1, 512, 3072), normal(1, 768, 3072)),
@@ -106,7 +106,7 @@ def plain_product(a: Tensor, b: Tensor) -> Callable:
 
 
 def best(functions: tuple[Callable, Callable], seconds: float = 1.5) -> list[float]:
-    """Milliseconds of each, the least of as many turns as fit."""
+    """Milliseconds of each, the least of as many runs as fit."""
     least, end = [float("inf")] * len(functions), time.perf_counter() + seconds
     while time.perf_counter() < end:
         for i, function in enumerate(functions):
@@ -127,7 +127,7 @@ def report(name: str, certified: Callable, plain: Callable) -> None:
 
 
 def check(name: str, certified: Callable) -> None:
-    """No bit changes on any device."""
+    """Check that no bit changes on any device."""
     expected = certified().view(torch.int32)
     devices = {"reversed": reversed_order, **{kind: lambda kind=kind: perturbed_products(kind) for kind in KINDS}}
     for device, enter in devices.items():

@@ -3,8 +3,8 @@
     python experiments/curves.py --text shakespeare.txt [--steps 300] [--autocast]
 
 vgame's training is killed in the middle and resumed; audits on all CPU devices must find the same roots. The curves of
-vgame and of PyTorch (binary32, its own dropout masks) lie on each other until rounding and dropout part them; how much
-may they? As much as other seeds change. With --autocast both train in bfloat16: docs/curves-bf16.svg and
+vgame and of PyTorch (binary32, its own dropout masks) coincide until rounding and dropout separate them; the difference
+must be within that of other seeds. With --autocast both train in bfloat16: docs/curves-bf16.svg and
 docs/curves-bf16.md.
 """
 
@@ -65,7 +65,7 @@ def by_torch(job: JobFile) -> list[float]:
 
 
 def by_vgame(job: JobFile, folder: Path) -> tuple[np.ndarray, str, list[str]]:
-    """(losses, run root, devices whose audit finds other roots) through the command line."""
+    """(losses, run root, devices whose audit finds other roots), by the command line."""
     save_bundle(prepare(job), folder / "bundle")
     train = [VGAME, "train", folder / "bundle", "--out", folder / "run", "--json"]
     kill_after(train, folder / "run/roots.bin", job.steps // job.interval // 2)

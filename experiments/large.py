@@ -1,5 +1,5 @@
-"""The paper's two workloads at full size, some steps on several devices: state roots, seconds, peak memory. Writes
-docs/large.md and .json.
+"""Run some steps of the paper's two workloads at full size on several devices: state roots, seconds, peak memory.
+Writes docs/large.md and .json.
 
     python experiments/large.py --text shakespeare.txt [--cifar FOLDER] [--steps 5] [--only gpt2] [--devices default
     compatible]
@@ -39,7 +39,7 @@ def random_cifar(folder: Path) -> None:
 
 
 def prepare(name: str, steps: int, args: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the bundle of a workload; what it consists of."""
+    """Make the bundle of a workload; returns facts about it."""
     from vgame.job.bundle import save_bundle
     from vgame.job.file import read_job_file
     from vgame.runs.prepare import prepare

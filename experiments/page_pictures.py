@@ -22,7 +22,7 @@ HEIGHT = 900
 
 
 def state_of(report: Path) -> dict[str, Any]:
-    """What stands in a report."""
+    """The state in a report."""
     found = re.search(r'<script type="application/json" id="state">(.*?)</script>', report.read_text(), re.S)
     assert found is not None, f"{report} is no report of vgame demo"
     return json.loads(found[1])

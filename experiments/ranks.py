@@ -1,12 +1,13 @@
-"""What ranks send, hold and take, by job and number of ranks; each run's root must be that of one rank. JSON on stdout.
+"""Measure traffic, memory and time of ranks, by job and number of ranks; each run's root must be that of one rank. JSON
+on stdout.
 
     python experiments/ranks.py > docs/ranks.json        # bytes and words; ranks are threads of one process
     python experiments/ranks.py --times                  # seconds too; ranks are processes of one thread, over gloo
     python experiments/ranks.py JOB.toml BUNDLE ... --steps 20 --worlds 1 2  # these jobs
-    python experiments/ranks.py BUNDLE --plan --worlds 2 8 64  # bytes and rounds by the plan alone, nothing is run
+    python experiments/ranks.py BUNDLE --plan --worlds 2 8 64  # bytes and rounds by the plan alone, without a run
 
-Times need a machine that does nothing else. Bytes are what a rank gives to others in a step; `plain` is what
-data-parallel training in binary32 gives (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).
+Times need an idle machine. Bytes are those that a rank sends in a step; `plain` is the traffic of data-parallel
+training in binary32 (an all-reduce of the gradients in a ring: 2 (N - 1) / N words per parameter).
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("jobs", nargs="*", type=Path)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--times", action="store_true")
-    parser.add_argument("--plan", action="store_true", help="what the plan says, without a step")
+    parser.add_argument("--plan", action="store_true", help="figures of the plan, without a step")
     parser.add_argument("--worlds", type=int, nargs="+", default=WORLDS, help="numbers of ranks; the first must be 1")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def shipped(folder: Path) -> list[Path]:
-    """The shipped jobs, those on a text with one of ours: bytes do not depend on what it says."""
+    """The shipped jobs, with a text of our own: bytes do not depend on its content."""
     text, jobs = folder / "text.txt", []
     text.write_text("Data are cut by samples, and every operator follows its operands. " * 200)
     for name in SHIPPED:
@@ -123,7 +124,7 @@ def _given(operator: object, world: int) -> tuple[int, int]:
 
 
 def row_of(found: list[dict], alone: dict | None, times: bool) -> dict:
-    """What the ranks tell, and how it compares with one."""
+    """A row from the ranks' results, relative to one rank."""
     if alone and found[0]["root"] != alone["root"]:
         sys.exit(f"roots differ: {found[0]['root']}, one rank: {alone['root']}")
     first, sent, held = found[0], max(r["bytes"] for r in found), max(r["state"] for r in found)
@@ -140,7 +141,7 @@ def row_of(found: list[dict], alone: dict | None, times: bool) -> dict:
 
 
 def run(bundle: Path, world: int, arguments: argparse.Namespace) -> list[dict]:
-    """What each rank of a group tells."""
+    """The results of each rank of a group."""
     if not arguments.times:
         loaded = load_bundle(bundle)
         one = [alone(loaded, arguments.steps)]
@@ -164,7 +165,7 @@ def run(bundle: Path, world: int, arguments: argparse.Namespace) -> list[dict]:
 
 
 def work(folder: Path, steps: int) -> dict:
-    """One rank that is a process."""
+    """One rank as a process."""
     bundle = load_bundle(folder)
     if os.environ["WORLD_SIZE"] == "1":
         return alone(bundle, steps) | {"peak_mb": peak()}
@@ -173,12 +174,12 @@ def work(folder: Path, steps: int) -> dict:
 
 
 def peak() -> int:
-    """The most memory that this process has held, in megabytes."""
+    """Peak memory of this process, in megabytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
 def alone(bundle: Bundle, steps: int) -> dict:
-    """What a run without ranks tells."""
+    """The results of a run without ranks."""
     executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode)
     state, seconds = stepped(executor, executor.initial(bundle.state), steps)
     told = {"bytes": 0, "exchanges": 0, "work_shared": 0.0, "parameters": parameters(bundle), "seconds": seconds}
@@ -189,7 +190,7 @@ def alone(bundle: Bundle, steps: int) -> dict:
 
 
 def shared(bundle: Bundle, group: Group, steps: int) -> dict:
-    """What one of several ranks tells."""
+    """The results of one of several ranks."""
     executor = rank_executor(bundle, "cpu", group)
     state, seconds = stepped(executor, executor.to_device(bundle.state), steps)
     told = {"bytes": group.sent // steps, "parameters": parameters(bundle), "seconds": seconds}

@@ -1,12 +1,12 @@
-"""A day of a market in fast time: jobs, cheats, auditors that run through, kills, outages. Is the money right, is
-memory flat? JSON on stdout.
+"""A day of a market in fast time: jobs, cheats, permanent auditors, kills, outages. Checks the money and the growth of
+memory. JSON on stdout.
 
     python experiments/soak.py --speed 60 > docs/soak.json       # 24 simulated hours in about 25 minutes
     python experiments/soak.py --hours 2 --jobs 4 --speed 60     # a short one
 
-All roles are processes of the command line, on anvil, behind an endpoint that is away now and then. The chain's clock
-runs `speed` times as fast as this machine's, for everybody. One auditor is never killed, nor is `vgame watch`: their
-memory says whether anything grows.
+All roles are processes of the command line, on anvil, behind an endpoint with outages. The chain's clock runs `speed`
+times as fast as this machine's, for all roles. One auditor and `vgame watch` are never killed: their memory shows
+growth.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from vgame.job.file import read_job_file  # noqa: E402
 from vgame.runs.prepare import prepare  # noqa: E402
 
 ETHER, HOUR = 10**18, 3600
-#: Clocks of these jobs, in simulated seconds: a day holds several jobs one after the other.
+#: Clocks of these jobs, in simulated seconds: a day has several jobs one after the other.
 CLOCKS = {
     "accept_window": 2 * HOUR, "claim_window": 6 * HOUR, "challenge_window": 2 * HOUR,
     "trainer_budget": 6 * HOUR, "auditor_budget": 6 * HOUR, "slot": HOUR // 2,
@@ -53,7 +53,7 @@ ENDED = (Phase.FINAL, Phase.CONVICTED)
 
 
 class Endpoint(Proxy):
-    """Away for a while."""
+    """Start an outage."""
 
     away = False
 
@@ -66,7 +66,7 @@ class Endpoint(Proxy):
 
 @dataclass
 class Life:
-    """A role that is started again whenever it is killed; memory of each of its processes, by simulated second."""
+    """A role that is restarted after each kill; memory of each of its processes, by simulated second."""
 
     name: str
     arguments: list[str]
@@ -75,7 +75,7 @@ class Life:
     mortal: bool = True
     role: Any = None
     kills: int = 0
-    ended: int = 0  # times that it ended by itself with an error, as where its endpoint was away when it began
+    ended: int = 0  # number of ends with an error, for example during an outage at its start
     orders: dict[str, Any] = field(default_factory=dict)
     heard: list[dict] = field(default_factory=list)
     memory: list[tuple[float, float]] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Life:
             self.role.order(**self.orders)
 
     def revive(self) -> None:
-        """As deploy/vgame@.service does: what has failed is started again."""
+        """Restart a failed process, as deploy/vgame@.service does."""
         if self.role.process.poll() not in (None, 0):
             self.role.stop()
             self.ended += 1
@@ -107,7 +107,7 @@ class Life:
 
 
 class Soak:
-    """The stage, and what happens on it."""
+    """The stage of the day, and its events."""
 
     def __init__(self, folder: Path, url: str, direct: str, arguments: argparse.Namespace, stack: ExitStack) -> None:
         self.folder, self.url, self.arguments, self.stack = folder, url, arguments, stack
@@ -121,7 +121,7 @@ class Soak:
         save_bundle(self.bundle, folder / "bundle")
         self.lives: dict[str, Life] = {}
         self.accounts = [self.client.address]
-        self.jobs: dict[bytes, str] = {}  # what each must become
+        self.jobs: dict[bytes, str] = {}  # expected final phases
         self.finished: dict[bytes, float] = {}
         self.outages = 0
 
@@ -141,7 +141,7 @@ class Soak:
         return "--bundle", str(self.folder / "bundle"), "--store", str(self.folder / name)
 
     def order(self, number: int) -> None:
-        """One more job: an honest trainer's, or a cheat's."""
+        """Order one more job, for an honest trainer or a cheat."""
         job = post_job(self.game, self.bundle, number)
         cheats = number % CHEATS_EVERY == 0
         self.jobs[job] = "CONVICTED" if cheats else "FINAL"
@@ -197,7 +197,7 @@ class Soak:
             self.dice.choice(alive).kill()
 
     def look(self, now: float, posted: int) -> bool:
-        """Whether all jobs that are posted have ended; memory of everybody."""
+        """Whether all posted jobs have ended; samples the memory of all roles."""
         for life in self.lives.values():
             life.revive()
             life.sample(now)
@@ -223,7 +223,7 @@ class Soak:
 
 
 def _growth(memory: list[tuple[float, float]]) -> dict | None:
-    """Median megabytes of a process in the second and in the last quarter of its life, where it lived long."""
+    """Median megabytes of a process in the second and in the last quarter of its life, if it lived long."""
     if not memory or memory[-1][0] - memory[0][0] < 6 * HOUR:
         return None
     first, last = memory[0][0], memory[-1][0]

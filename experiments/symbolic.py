@@ -1,8 +1,8 @@
-"""Prove that assembly is its plain form, and the clock's arithmetic (tests/contracts/Symbolic.sol), with Halmos.
+"""Prove with Halmos that assembly equals its plain form, and the clock's arithmetic (tests/contracts/Symbolic.sol).
 
-In: the checks, compiled as the contracts are. Out: each check with its number of paths; exit code 1 if one fails or is
-not decided. Halmos is no requirement of vgame: put version 0.3.3 into an environment of its own (`pip install
-halmos==0.3.3`) and give that one's interpreter: `experiments/symbolic.py --python ENVIRONMENT/bin/python`.
+In: the checks, compiled like the contracts. Out: each check with its number of paths; exit code 1 if one fails or is
+undecided. vgame does not require Halmos: install version 0.3.3 in a separate environment (`pip install halmos==0.3.3`)
+and give that one's interpreter: `experiments/symbolic.py --python ENVIRONMENT/bin/python`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> int:
         place = Path(folder)
         (place / "out" / CHECKS.name).mkdir(parents=True)
         (place / "out" / CHECKS.name / "Symbolic.json").write_text(json.dumps(artifact()))
-        forge = place / "bin" / "forge"  # Halmos calls it to compile; that is done
+        forge = place / "bin" / "forge"  # Halmos calls it to compile, which is already done
         forge.parent.mkdir()
         forge.write_text("#!/bin/sh\n")
         forge.chmod(0o755)

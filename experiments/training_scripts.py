@@ -1,9 +1,10 @@
-"""The table of training scripts: each is captured, trained and audited by other kernels, or refused by one sentence.
+"""Write the table of training scripts: each is captured, trained and audited by other kernels, or refused by one
+sentence.
 
     python experiments/training_scripts.py            writes docs/scripts.md
 
-The scripts are in tests/user/scripts; those of libraries that are not installed are named and left out. No measurement
-of time is in the table, so it is the same wherever it is made.
+The scripts are in tests/user/scripts; those of missing libraries are listed and omitted. The table has no times, so it
+is the same on every machine.
 """
 
 from __future__ import annotations

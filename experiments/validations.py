@@ -1,10 +1,10 @@
-"""Does validation raise a false alarm? It is run over all programs at hand: models of a zoo (also under autocast), the
+"""Search for false alarms of the validation, over all available programs: models of a zoo (also under autocast), the
 training scripts of tests/user/scripts, the cases of tests/unit/test_lowering.py, each with some optimizer; and a small
 model with every optimizer, in float32, under autocast and in bfloat16.
 
     python experiments/validations.py OUT.json [--zoo ZOO.py] [--minutes 60] [--seconds 60] [--workers 2] [--only 'c*']
 
-Resumable: what OUT.json has is not done again. It ends with a table: distinct programs (by root), compared whole, in
+Resumable: entries of OUT.json are not repeated. It ends with a table: distinct programs (by root), compared wholly, in
 part, found different. ZOO.py as in experiments/zoo.py.
 """
 
@@ -31,7 +31,7 @@ Make = Callable[[], tuple[Any, Any, int]]  # task, schedule, steps
 
 
 def items(zoo: Path | None) -> Iterator[tuple[str, Make]]:
-    """Names and what makes a task, its schedule and its steps."""
+    """(name, function that makes a task, its schedule and its steps)."""
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/unit"), str(ROOT / "tests/user/scripts")]
     yield from _cases()
     yield from _scripts()
@@ -107,7 +107,7 @@ def _zoo(path: Path) -> Iterator[tuple[str, Make]]:
 
 
 def validated(make: Make, seconds: float) -> dict[str, Any]:
-    """The root of the program, and what its validation says."""
+    """(root of the program, result of its validation)."""
     import torch
 
     from vgame.errors import ValidationError, VgameError
@@ -132,7 +132,7 @@ def validated(make: Make, seconds: float) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Distinct programs by what was found."""
+    """Distinct programs by result."""
     roots: dict[str, str] = {}
     for each in found.values():
         if "program_root" in each:

@@ -1,10 +1,9 @@
-"""The package as its user gets it: a wheel in an empty environment, away from this folder.
+"""Test the installed package: a wheel in an empty environment, outside this folder.
 
-In: versions of torch (`--torch`, default: the one that is installed here). For each version: an environment of its own
-with the wheel; the first version also runs tutorial, `vgame doctor` and `vgame demo --quick`. Every version prepares
-and trains the five shipped jobs for three steps. Out: the roots of programs and runs, one line for each version. Exit
-code 1 where a command fails or roots differ. Needs the network, and some gigabytes for each version of torch that
-brings its own CUDA.
+In: versions of torch (`--torch`, default: the version installed here). For each version: an environment of its own with
+the wheel; the first version also runs tutorial, `vgame doctor` and `vgame demo --quick`. Every version prepares and
+trains the five shipped jobs for three steps. Out: the roots of programs and runs, one line for each version. Exit code
+1 if a command fails or roots differ. Needs the network, and some gigabytes for each version of torch with its own CUDA.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ print(json.dumps(found))
 
 
 def run(command: list[str | Path], folder: Path) -> str:
-    """Output of a command in a folder, without this folder's code; its time is told."""
+    """Run a command in a folder without this folder's code; prints its time and returns its output."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     began = time.monotonic()
     done = subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, check=False)
@@ -48,7 +47,7 @@ def run(command: list[str | Path], folder: Path) -> str:
 
 
 def write_jobs(folder: Path) -> None:
-    """The shipped job files with three steps, on a text that is here."""
+    """Write the shipped job files with three steps, on a local text."""
     (folder / "text.txt").write_bytes((ROOT / "LICENSE").read_bytes())
     for name in JOBS:
         text = (ROOT / f"vgame/tasks/{name}.toml").read_text()

@@ -1,4 +1,4 @@
-"""How much of PyTorch a capture covers: every model of a file, one training step on two devices, as a table.
+"""Coverage of PyTorch by the capture: every model of a file, one training step on two devices, as a table.
 
     python experiments/zoo.py ZOO.py                       all of its models; docs/zoo.md is rewritten
     python experiments/zoo.py ZOO.py --only 'tv:*' --table t.md
@@ -9,8 +9,7 @@ keywords; loss "ce" cross_entropy(out, labels), "mse", "bce" or "huber" against 
 labels), "hf" out.loss.
 
 Each device is a process of its own with its own environment. The first builds and captures, both execute; the state
-roots after the step must be equal. Where no dropout is involved, the update is also compared with the gradient that
-torch itself computes in binary32.
+roots after the step must be equal. Without dropout, the update is also compared with torch's own gradient in binary32.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def _module(path: Path) -> Any:
 
 
 def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any], autocast: bool) -> None:
-    """Build, capture, lower; the bundle goes into the folder, what torch computes beside it."""
+    """Build, capture, lower; writes the bundle to the folder, and torch's results beside it."""
     import torch
 
     from vgame.job.bundle import Bundle, save_bundle
@@ -78,7 +77,7 @@ def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any], autocast:
     task = make_task(*zoo.build(name), autocast)
     try:
         expected = by_torch(task)
-    except RuntimeError as error:  # a kernel that the CPU's autocast lacks
+    except RuntimeError as error:  # a kernel missing in the CPU's autocast
         expected, result["torch"] = {}, str(error)[:200]
     started = time.perf_counter()
     captured = capturing.capture(task)
@@ -95,7 +94,7 @@ def capture(zoo: Any, name: str, folder: Path, result: dict[str, Any], autocast:
 
 
 def by_torch(task: Any) -> dict[str, Any]:
-    """Torch's own gradients; the model is as before afterwards."""
+    """Torch's own gradients; restores the model."""
     import torch
 
     before = {name: t.clone() for name, t in task.model.state_dict().items()}
@@ -106,7 +105,7 @@ def by_torch(task: Any) -> dict[str, Any]:
 
 
 def make_task(model: Any, inputs: Any, loss: str, autocast: bool) -> Any:
-    """SGD on the inputs, all of which are one sample."""
+    """A task with SGD on the inputs, as one sample."""
     import torch
 
     from vgame.tasks.task import Task
@@ -124,7 +123,7 @@ def make_task(model: Any, inputs: Any, loss: str, autocast: bool) -> Any:
 
 
 def loss_of(kind: str, out: Any) -> Any:
-    """The loss that the model's line in the file names."""
+    """The loss named in the model's line of the file."""
     import torch
     import torch.nn.functional as F
 
@@ -193,14 +192,14 @@ class Worker:
         return json.loads(answer) if answer else {"error": f"the process ended with {self.process.wait()}"}
 
     def stop(self) -> None:
-        """Memory goes back to the machine."""
+        """End the process, to free its memory."""
         if self.process is not None:
             self.process.stdin.close()
             self.process.wait()
 
 
 def measure(name: str, workers: list[Worker]) -> dict[str, Any]:
-    """Both devices' answers about one model."""
+    """Both devices' results for one model."""
     with tempfile.TemporaryDirectory(prefix="vgame-zoo-") as folder:
         first = workers[0].ask(name=name, folder=folder)
         second = {} if "error" in first else workers[1].ask(name=name, folder=folder)

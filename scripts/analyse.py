@@ -1,8 +1,9 @@
-"""Compare what `forge lint` and Slither report about contracts/ with contracts/findings.toml, where each has a reason.
+"""Compare the findings of `forge lint` and Slither about contracts/ with contracts/findings.toml, which has a reason
+for each.
 
-Out: findings without a reason, and reasons whose finding is gone; exit code 1 if there are any. A finding is known by
-its tool, kind, file and place: the function and the expression, so that it survives other lines. An entry without
-`places` holds for all of its kind in the file, one without `file` for its kind everywhere.
+Out: findings without a reason, and reasons whose finding is gone; exit code 1 if there are any. A finding is identified
+by its tool, kind, file and place (function and expression), independent of line numbers. An entry without `places`
+covers all findings of its kind in the file, one without `file` its kind everywhere.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Reason:
 
 
 def linted(forge: str) -> set[Finding]:
-    """What `forge lint` reports: JSON lines on stderr."""
+    """The findings of `forge lint`: JSON lines on stderr."""
     done = subprocess.run([forge, "lint", "contracts", "--json"], cwd=ROOT, capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if line.startswith("{")]
     if done.returncode or (done.stderr.strip() and not lines):
@@ -71,7 +72,7 @@ def lint_finding(found: dict) -> Finding:
 
 
 def enclosing(before: str) -> str:
-    """The last function that begins in `before`; `constructor` or the file's top are named so."""
+    """The last function that begins in `before`; `constructor` and the top of the file have these names."""
     names = re.findall(r"^ *(?:function (\w+)|(constructor|fallback|receive))\b", before, re.MULTILINE)
     return "".join(names[-1]) if names else "top"
 
@@ -80,8 +81,8 @@ def enclosing(before: str) -> str:
 
 
 def slithered(slither: str, forge: str) -> set[Finding]:
-    """What Slither reports of contracts/, compiled by forge."""
-    # Slither has forge clean up and build: in a folder of its own, so that `make foundry` keeps its cache
+    """The findings of Slither about contracts/, compiled by forge."""
+    # Slither makes forge clean up and build: in a separate folder, so that `make foundry` keeps its cache
     paths = {"FOUNDRY_OUT": OUT, "FOUNDRY_CACHE_PATH": CACHE, "PATH": f"{Path(forge).parent}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory(prefix="vgame-slither-") as folder:
         result = Path(folder) / "found.json"

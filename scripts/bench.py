@@ -1,10 +1,10 @@
-"""What exactness costs on this CPU: ratios of runs in alternation. Writes docs/benchmarks.json and .svg.
+"""Measure the cost of exactness on this CPU: ratios of alternating runs. Writes docs/benchmarks.json and .svg.
 
     python scripts/bench.py                    everything (minutes)
     python scripts/bench.py --only products    one group: products, steps, audit, hashing, scaling
     python scripts/bench.py --only steps:digits
 
-Every ratio is the median over at least 7 rounds; in a round each contestant runs once; each kind of a model's steps is
+Every ratio is the median over at least 7 rounds; each round runs every contestant once; each kind of a model's steps is
 a process of its own. `wall` compares elapsed times, `cpu` the processor's time, which other work on the machine
 disturbs less. A group that is run again replaces its entry in the file.
 """
@@ -60,8 +60,8 @@ DATA: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def products(only: str) -> dict:
-    """certified / torch's FP64 product, of operands that are FP64 already and of FP32 ones like ours; / certified with
-    the library's kernels; / torch's FP32 product; / its multiply-adds alone, at the processor's peak."""
+    """certified / torch's FP64 product, with FP64 operands and with FP32 operands; / certified with the library's
+    kernels; / torch's FP32 product; / its multiply-adds alone, at the processor's peak."""
 
     def by_library(a: torch.Tensor, b: torch.Tensor) -> None:
         with own_kernels(False):
@@ -112,7 +112,7 @@ def audit(only: str) -> dict:
 
 
 def hashing(only: str) -> dict:
-    """A state's root / hashlib over 4 KiB blocks, both with every core; and a state of which a tenth has changed."""
+    """A state's root / hashlib over 4 KiB blocks, both with every core; and a state with one tenth changed."""
     state = [torch.randn(1 << 20) for _ in range(16)]
     blocks = [memoryview(t.numpy()).cast("B") for t in state]
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
@@ -149,7 +149,7 @@ GROUPS: dict[str, Callable[[str], dict]] = {
 
 
 def machine() -> dict:
-    """What the figures were measured on."""
+    """The machine of the measurement."""
     model = "unknown"
     with suppress(OSError, IndexError):
         model = Path("/proc/cpuinfo").read_text().split("model name\t: ")[1].split("\n")[0]

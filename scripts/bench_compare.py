@@ -1,4 +1,4 @@
-"""Contestants that take turns, in one process or each in its own, and the ratios of their times."""
+"""Alternate contestants, in one process or each in its own, and compute the ratios of their times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Turn = Callable[[], tuple[float, float]]  # a run of a contestant: its elapsed s
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:
-    """A turn in this process."""
+    """A contestant in this process, timed."""
     wall, cpu = time.perf_counter(), time.process_time()
     run()
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -27,8 +27,8 @@ def compare(contestants: Contestants, seconds: float = 3.0) -> dict:
 
 
 def ratios(turns: dict[str, Turn], seconds: float = 3.0) -> dict:
-    """Milliseconds of each, and how often the first takes as long as each other: medians over the rounds, after one
-    that does not count."""
+    """Milliseconds of each, and the first one's time over each other's: medians over the rounds, after one that does
+    not count."""
     for turn in turns.values():
         turn()
     times, end = {name: [] for name in turns}, time.perf_counter() + seconds

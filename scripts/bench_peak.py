@@ -1,4 +1,4 @@
-"""As many fused multiply-adds of binary64 as a product has, from registers to registers: what no product can beat."""
+"""The fused multiply-adds of a product in registers alone: a lower bound of its time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-CHAINS = 12  # independent sums: more than the latency of one needs
+CHAINS = 12  # independent sums, enough to hide the latency
 
 
 @cache

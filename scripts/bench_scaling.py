@@ -1,5 +1,4 @@
-"""How the price of exactness moves with K, the batch, the model's size and the checkpoint interval; and the picture of
-it."""
+"""The cost of exactness by K, batch, model size and checkpoint interval; and its picture."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ CURVES: dict[str, Callable[[], Points]] = {
 
 
 def scaling(only: str) -> dict:
-    """Ratios of times by what is varied."""
+    """Ratios of times by varied quantity."""
     found = {}
     for name, points in CURVES.items():
         if only in name:

@@ -25,7 +25,7 @@ BENCH = Path(__file__).with_name("bench.py")
 
 
 def resnet50(batch: int = 16) -> Task:
-    """ResNet-50 (CIFAR form) on noise: what one step costs does not depend on the pictures."""
+    """ResNet-50 (CIFAR form) on noise: the cost of a step does not depend on the images."""
     torch.manual_seed(0)
     model = models.ResNet50()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=0.0005)
@@ -67,7 +67,7 @@ def autocast_step(task: Task) -> Callable[[], object]:
 
 
 def logged_step(task: Task) -> Callable[[], object]:
-    """The paper's method, as its trainer: 32 bits, proven windows; what it would write to its log is dropped."""
+    """The paper's method, as its trainer: 32 bits, proven windows; its log is discarded."""
     lowered = lower_task(task, Schedule(kind="constant", lr="0.01"), 1)
     executor = LoggedExecutor(lowered.program, lowered.data, lowered.scalars, 1, 32, {})
     state = executor.initial(lowered.state)
@@ -80,7 +80,7 @@ def logged_step(task: Task) -> Callable[[], object]:
 
 
 def eager_step(task: Task, dtype: torch.dtype) -> Callable[[], object]:
-    """One step as torch users write it."""
+    """One step of plain torch."""
     model, parameters = task.model.to(dtype), [p for group in task.optimizer.param_groups for p in group["params"]]
     data = {name: t.to(dtype) if t.is_floating_point() else t for name, t in task.data.items()}
     for group in task.optimizer.param_groups:
@@ -111,7 +111,7 @@ STEPS: dict[str, Callable[[Task], Callable[[], object]]] = {
 
 
 def steps(only: str) -> dict:
-    """certified / eager: each in a process of its own, as its users have it, with the peak memory of its step."""
+    """certified / eager: each in a process of its own, with the peak memory of its step."""
     found = {}
     for name in TASKS:
         if only not in name:
@@ -126,12 +126,12 @@ def steps(only: str) -> dict:
 
 
 class Contestant:
-    """A kind of step in a process of its own, which waits for its turns."""
+    """A kind of step in a process of its own, which runs one step per request."""
 
     def __init__(self, task: str, kind: str) -> None:
         command = [sys.executable, str(BENCH), "--contestant", task, kind, "--threads", str(torch.get_num_threads())]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        #: Megabytes that a step needs beside what the imports need: model, state, results.
+        #: Megabytes of a step without the imports: model, state, results.
         (self.peak,) = self._answer()
 
     def turn(self) -> tuple[float, float]:
@@ -155,15 +155,15 @@ class Contestant:
 
 
 def take_turns(task: str, kind: str) -> None:
-    """The other side: the step's peak memory, then for each line of the input the seconds of a step.
+    """The process of a contestant: print the step's peak memory, then for each line of the input the seconds of a step.
 
-    The first step compiles and is not looked at; what the capture needed is given back before it.
+    The first step compiles and is not measured; the capture's memory is released before it.
     """
-    STEPS[kind](digits.task())()  # so that compilers and libraries are loaded before the first look
+    STEPS[kind](digits.task())()  # so that compilers and libraries are loaded before the first measurement
     before = resident("VmRSS")
     step = STEPS[kind](TASKS[task]())
     step()
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     step()
     print(round(resident("VmHWM") - before, 1), flush=True)
     for _ in sys.stdin:

@@ -28,7 +28,7 @@ def page() -> str:
 
 
 def whole(text: str) -> str:
-    """Without the hidden commands, and each summary as its command's section begins."""
+    """The page without hidden commands, each summary equal to the first sentence of its command's section."""
     head, *sections = re.split(r"(?m)^(?=#{2,} `)", text)
     kept = {title(s): s for s in sections if not HIDDEN & {title(s)}}
 

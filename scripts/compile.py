@@ -1,10 +1,10 @@
 """Compile contracts/ with the pinned npm compiler through py-solc-x.
 
 In: contracts/**/*.sol. Out: vgame/chain/artifacts/NAME.json (ABI, creation and runtime code, places of immutables) for
-what is deployed, and contracts/storage.json: where each variable of the game lies. VerificationGame runs the code of
-Settlement and Delivery by delegatecall, so all three must have one layout. `--check` compares a fresh compilation with
-the files that are checked in, and exits with 1 if they differ. Test harnesses (tests/contracts/) are compiled on demand
-by `compile_sources`, never checked in.
+the deployed contracts, and contracts/storage.json: the place of each variable of the game. VerificationGame runs the
+code of Settlement and Delivery by delegatecall, so all three must have one layout. `--check` compares a new compilation
+with the checked-in files, and exits with 1 if they differ. Test harnesses (tests/contracts/) are compiled on demand by
+`compile_sources`, never checked in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNTIME = ["evm.deployedBytecode.object", "evm.deployedBytecode.immutableReferen
 
 
 def reachable(path: Path) -> list[Path]:
-    """The sources that `path` imports, itself included (npm packages are pinned by package-lock.json)."""
+    """The sources imported by `path`, including itself (npm packages are pinned by package-lock.json)."""
     found, queue = set(), [path]
     while queue:
         source = queue.pop()
@@ -44,9 +44,9 @@ def reachable(path: Path) -> list[Path]:
 
 
 def compile_sources(paths: list[Path]) -> dict[str, dict]:
-    """Contract name -> {abi, bytecode, runtime, immutables} for every contract of the files and of what they import.
+    """Contract name -> {abi, bytecode, runtime, immutables} for every contract of the files and of their imports.
 
-    `immutables`: where the constructor puts words of 32 bytes into the runtime code.
+    `immutables`: places of the runtime code that the constructor fills with words of 32 bytes.
     """
     names = [path.relative_to(ROOT).as_posix() for path in paths]
     standard_input = {
@@ -77,7 +77,7 @@ def compile_sources(paths: list[Path]) -> dict[str, dict]:
 
 
 def layout(found: dict) -> dict[str, list[str]]:
-    """`slot:offset type name` of each variable, and of each field of the structs that are stored."""
+    """`slot:offset type name` of each variable, and of each field of the stored structs."""
 
     def places(variables: list[dict]) -> list[str]:
         return [f"{v['slot']}:{v['offset']} {found['types'][v['type']]['label']} {v['label']}" for v in variables]
@@ -96,7 +96,7 @@ def main() -> int:
     texts, layouts = {}, {}
     for name in options.names or DEPLOYED:
         (source,) = (ROOT / "contracts").rglob(f"{name}.sol")
-        contract = compile_sources([source])[name]  # by itself: what is compiled beside it would change what is inlined
+        contract = compile_sources([source])[name]  # alone: other sources in the compilation would change the inlining
         layouts[name] = contract.pop("storage")
         texts[ARTIFACTS / f"{name}.json"] = json.dumps(contract, indent=1, sort_keys=True) + "\n"
         size = len(contract["runtime"]) // 2

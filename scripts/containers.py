@@ -1,12 +1,12 @@
-"""The container files, built and run: an image for the roles, then the compose file from an order to a final claim.
+"""Build and run the container files: an image for the roles, then the compose file from an order to a final claim.
 
     python scripts/containers.py                  # needs podman or docker, with compose, and the npm packages
-    python scripts/containers.py --base ROOT.tar  # where the base image cannot be pulled: a root file system with
+    python scripts/containers.py --base ROOT.tar  # if the base image cannot be pulled: a root file system with
                                                   # Python 3.11 and pip in its place
 
-anvil comes from the npm packages, in an image made here. Exit code 0: the trainer's claim became final in its
-container, the auditor's root was the same, page and health endpoints answered. 3: there is no container engine, or it
-has no base image.
+anvil is taken from the npm packages, in an image made here. Exit code 0: the trainer's claim became final in its
+container, the auditor's root was the same, page and health endpoints answered. 3: no container engine, or no base
+image.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(*command: str, **options: object) -> None:
 
 
 def engine() -> tuple[str, list[str]] | None:
-    """The engine that answers, and its compose command."""
+    """The available engine, and its compose command."""
     for name, compose in (("podman", ["podman-compose"]), ("docker", ["docker", "compose"])):
         works = shutil.which(name) and subprocess.run([name, "ps"], capture_output=True, check=False).returncode == 0
         if works and (path := shutil.which(compose[0], path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")):
@@ -91,12 +91,12 @@ def has_block() -> bool:
 
 
 def write(folder: Path, **values: str) -> None:
-    """What the compose file asks for."""
+    """Write the files that the compose file needs."""
     (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
 
 
 def play(compose: list[str], folder: Path) -> dict:
-    """Everything that deploy/compose.yaml says, over a small job."""
+    """Play deploy/compose.yaml with a small job."""
     job_file = read_job_file(ROOT / "vgame" / "tasks" / "digits.toml")
     bundle = prepare(job_file.model_copy(update={"steps": 20, "interval": 5}))
     save_bundle(bundle, folder / "bundle")
@@ -123,7 +123,7 @@ def play(compose: list[str], folder: Path) -> dict:
 
 
 def logs(compose: list[str], folder: Path) -> str:
-    """What trainer, auditor and watch said."""
+    """The logs of trainer, auditor and watch."""
     command = [*compose, "logs", "trainer", "auditor", "watch"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr

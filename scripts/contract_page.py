@@ -1,7 +1,7 @@
 """docs/contracts.md from the NatSpec of the contracts' interfaces: functions, events, errors, types. With --check it
 only compares.
 
-In: the Solidity files of `SOURCES`, each part of which has its `///` lines in front (tests/test_repository.py).
+In: the Solidity files of `SOURCES`, with `///` lines before each part (tests/test_repository.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def tags_of(lines: list[str]) -> dict[str, str]:
 
 
 def parts_of(source: str) -> list[Part]:
-    """The contracts of a file, each followed by what it declares."""
+    """The contracts of a file, each followed by its declarations."""
     found, comment, lines = [], [], iter(source.splitlines())
     for line in lines:
         text = line.strip()

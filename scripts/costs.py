@@ -1,4 +1,4 @@
-"""docs/costs.md: what orders, disputes and deliveries cost on a public network, from docs/gas.json and stated prices.
+"""docs/costs.md: the cost of orders, disputes and deliveries on a public network, from docs/gas.json and stated prices.
 With --check it only compares."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ describes how to deploy, and how to test this first.
 
 
 def rows(gas: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """What is paid for, as gas and bytes of calldata."""
+    """The rows of the table: gas and bytes of calldata."""
     disputes = sorted(gas["disputes"].items(), key=lambda item: item[1]["gas"])
     return {
         "the contracts, once": gas["deployment"],

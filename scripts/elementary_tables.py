@@ -1,11 +1,11 @@
 """Write vgame/arithmetic/elementary_tables.py: the constants of the elementary functions, from mpmath at 400 bits.
 
     python scripts/elementary_tables.py            write the file
-    python scripts/elementary_tables.py --check    exit 1 if the file differs from what would be written
+    python scripts/elementary_tables.py --check    exit 1 if the file is out of date
 
-Each polynomial interpolates its function at the Chebyshev nodes of the reduced interval, which costs little over the
-best polynomial; its coefficients are then rounded to binary64. After a change, run scripts/exhaustive.py and put what
-it reports as wrong into vgame/arithmetic/elementary_exceptions.py.
+Each polynomial interpolates its function at the Chebyshev nodes of the reduced interval, which is close to the best
+polynomial; its coefficients are then rounded to binary64. After a change, run scripts/exhaustive.py and add the
+reported words to vgame/arithmetic/elementary_exceptions.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ docs/exhaustive.json.
     python scripts/exhaustive.py --torch                         every word through the torch twin: the same checksums?
     python scripts/exhaustive.py --bfloat16                      every word, rounded to 8 bits from the results before
 
-Checked: vgame/arithmetic/numba/elementary.py. Against: exhaustive_panels.py, and where that does not confirm,
+Compares vgame/arithmetic/numba/elementary.py with exhaustive_panels.py, and unconfirmed words with
 exhaustive_reference.py.
 """
 
@@ -44,7 +44,7 @@ FLAG_LIMIT = 1 << 20  # more words than this to settle in one block: something i
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What checking some words established. mismatches: (word, right result); closest: (word, right result, distance in
+    """The result of checking some words. mismatches: (word, right result); closest: (word, right result, distance in
     ulp)."""
 
     digest: str
@@ -99,7 +99,7 @@ def check_block(task: tuple[Function, int]) -> Outcome:
 
 
 def check_sample(function: Function, share: Fraction) -> Outcome:
-    """Check that share of all panels: one panel in every run of 1 / share, at a place that moves from run to run."""
+    """Check that share of all panels: one panel in every run of 1 / share, at a varying place."""
     run = math.ceil(1 / share)
     starts = np.arange(0, 2**32 // PANEL, run, dtype=np.uint64)
     panels = np.minimum(starts + starts * np.uint64(2654435761) // np.uint64(4096) % np.uint64(run), 2**32 // PANEL - 1)
@@ -142,7 +142,7 @@ def save_closest(function: Function, closest: list[tuple[int, int, float]]) -> N
 
 
 def compare_torch(function: Function, expected: list[str]) -> Iterator[int]:
-    """The blocks in which the torch twin gives other bits."""
+    """The blocks with different bits of the torch twin."""
     for block in range(BLOCKS):
         if hashlib.sha256(torch_twin(function, block_words(block))).hexdigest() != expected[block]:
             yield block
@@ -155,7 +155,8 @@ def check_narrow(function: Function, words: np.ndarray, claimed: np.ndarray) -> 
     """(checksum, [(word, right result)] of wrong ones, midpoints) of results rounded to 8 bits; claimed: right binary32
     results.
 
-    Only where these are midpoints of 8 bits do they not decide (docs/numerics-bf16.md, section 1): there intervals do.
+    These decide unless they are midpoints of 8 bits (docs/numerics-bf16.md, section 1); midpoints are decided by
+    intervals.
     """
     import torch
 
@@ -173,7 +174,7 @@ def check_narrow(function: Function, words: np.ndarray, claimed: np.ndarray) -> 
 
 
 def check_narrow_block(task: tuple[Function, int, str]) -> tuple[str, list[tuple[int, int]], int]:
-    """Check one block, whose binary32 results must have the checksum that is recorded."""
+    """Check one block; its binary32 results must have the recorded checksum."""
     function, block, digest = task
     words = block_words(block)
     claimed = kernel(function, words)

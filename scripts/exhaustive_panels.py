@@ -20,7 +20,7 @@ from vgame.arithmetic.functions import Function
 
 PANEL = 4096
 ORDER = 8  # degree of the Taylor polynomials
-LEAST_ERROR = 2.0**-171  # 2^-22 of the least binary32 step, so that no input close to a midpoint goes unseen
+LEAST_ERROR = 2.0**-171  # 2^-22 of the least binary32 step, so that no input close to a midpoint is missed
 SLACK = 2.0**-45  # of sum |a_j| h^j: covers every rounding error of a Taylor enclosure; the proof needs 2^-48
 TURN_ERROR = 2.0**-46  # the same for an enclosure by the addition theorem; the proof needs 2^-49
 SERIES_BELOW = 2.0**-8  # the expansion point is 0 below, the middle of the panel above
@@ -101,13 +101,13 @@ def taylor_coefficients(function: Function, c: np.ndarray, scale: np.ndarray) ->
 
 
 def ninth_power(h: np.ndarray) -> np.ndarray:
-    """h^9 by multiplications: nothing here calls a library function."""
+    """h^9 by multiplications: no library function is called."""
     cube = h * h * h
     return cube * cube * cube
 
 
 def remainder(function: Function, c: np.ndarray, h: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """A bound of |f(c + t) - sum_(j <= 8) a_j t^j| for |t| <= h; inf where there is none to be had."""
+    """A bound of |f(c + t) - sum_(j <= 8) a_j t^j| for |t| <= h; inf if there is none."""
     match function:
         case Function.EXP | Function.EXPM1:  # e^(c + h) h^9 / 9!
             return 2 * a[:, 1] * ninth_power(h) / math.factorial(9)
@@ -201,13 +201,13 @@ def flag_turns(function: Function, first: np.ndarray, claimed: np.ndarray) -> np
 
 
 def ends(first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers that the first and the last word of each panel stand for."""
+    """The numbers of the first and the last word of each panel."""
     with np.errstate(invalid="ignore"):
         return tuple(w.view(np.float32).astype(np.float64) for w in (first, first + np.uint32(PANEL - 1)))
 
 
 def expected_constants(function: Function, first: np.ndarray) -> np.ndarray:
-    """Per panel: the word that every x of the panel gives if CONSTANT (or NaN) covers it, else -1."""
+    """Per panel: the result word of every x of the panel if CONSTANT (or NaN) covers it, else -1."""
     begin, end = ends(first)
     expected = np.where(np.isnan(begin), NAN, -1)
     for low, high, value in CONSTANT[function]:

@@ -1,5 +1,4 @@
-"""Enclosures of the elementary functions that owe nothing to the code they check (docs/numerics-elementary.md, section
-5).
+"""Enclosures of the elementary functions, independent of the checked code (docs/numerics-elementary.md, section 5).
 
 In: a single word. Out: the correctly rounded result and its distance to a midpoint, by interval arithmetic of rising
 precision. The enclosures for runs of words are in exhaustive_panels.py.
@@ -40,7 +39,7 @@ def to_word(value: float) -> int:
 
 
 def from_word(word: int) -> float:
-    """The number that a word stands for, exactly."""
+    """The exact value of a word."""
     return float(np.uint32(word).view(np.float32))
 
 
@@ -88,7 +87,7 @@ def round_exactly(raw: tuple, bits: int = 24) -> tuple[int, float]:
 
 
 def settle(function: Function, word: int) -> tuple[int, float]:
-    """(RN(f(x)), distance of f(x) to a midpoint in ulp), for any word; the distance is 1/2 where f(x) is a binary32
+    """(RN(f(x)), distance of f(x) to a midpoint in ulp), for any word; the distance is 1/2 if f(x) is a binary32
     value."""
     x = from_word(word)
     if x != x:
@@ -106,7 +105,7 @@ def settle(function: Function, word: int) -> tuple[int, float]:
 def settle_by_intervals(function: Function, x: float, bits: int = 24) -> tuple[int, float]:
     """Evaluate with 128, 256, ... bits until both ends of the interval round alike (f(x) is no midpoint, so this
     ends)."""
-    # mpmath's exp(x) is 1 + x, as if exact, where it has no bits for x^2: x may be a midpoint
+    # mpmath returns 1 + x for exp(x), as if exact, if it has no bits for x^2: x may be a midpoint
     iv.prec = 128 if bits == 24 else 1024
     while iv.prec < 1 << 14:
         low, high = INTERVALS[function](x)._mpi_

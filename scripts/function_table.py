@@ -1,6 +1,6 @@
 """The table of MAP functions in docs/formats.md, from vgame/arithmetic/functions.py and the reference.
 
-`--check` writes nothing and fails where the page holds another table.
+`--check` writes nothing and fails if the page has another table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def types(function: Function) -> str:
 
 
 def specials(function: Function) -> str:
-    """The result words for the special operands; nothing where there are two operands."""
+    """The result words for the special operands; empty for functions of two operands."""
     if not types(function).startswith("f →"):
         return ""
     return ", ".join(f"{name}: `{reference.evaluate(function, word):08x}`" for name, word in SPECIAL.items())
@@ -36,7 +36,7 @@ def table() -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with today's table."""
+    """The page with the current table."""
     before, rest = page.split(FIRST)
     return before + FIRST + table() + LAST + rest.split(LAST)[1]
 

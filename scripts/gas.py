@@ -2,8 +2,8 @@
 real agents.
 
 In: vgame/tasks/digits.toml, the checked-in contracts. Out: docs/gas.json; `--check` compares with it, within MARGIN,
-and writes nothing. Only two intervals of the job are computed: the fraud lies in the second, and the state roots of
-later checkpoints are arbitrary words.
+and writes nothing. Only two intervals of the job are computed: the fraud is in the second, and the state roots of later
+checkpoints are arbitrary words.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from vgame.runs.training import intervals, train
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "gas.json"
 MARGIN = 0.02
 ETHER = 10**18
-STEP = 20  # of the fraud: the last of the second interval, the first one in which knowledge is paid for
+STEP = 20  # step of the fraud: the last of the second interval
 
-#: Fraud in one word of an operator: title -> (operator, which element).
+#: Fraud in one word of an operator: title -> (operator, element).
 FRAUDS = {"a copy with the most elements": (66, -1), "a product of 144 terms": (8, 0), "a sum of 4096 terms": (70, 0)}
-#: Of these the ones whose leaf is proven in bfloat16 too.
+#: Those whose leaf is also proven in bfloat16.
 SUMS = ("a product of 144 terms", "a sum of 4096 terms")
 
 
@@ -81,7 +81,7 @@ def total(calls: list[Call]) -> dict[str, int]:
 
 
 class FirstIntervals:
-    """A history whose checkpoints behind the second one are arbitrary."""
+    """A history with arbitrary checkpoints after the second one."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -143,7 +143,7 @@ class Stage:
         )
 
     def final(self, job: bytes, run: vgame.Run, game: Game | None = None) -> Game:
-        """A job that a run answers becomes final, by a new account or that of `game`; its trainer's game."""
+        """Make a job with this run final, as a new account or that of `game`; returns its trainer's game."""
         b = run.bundle
         machine = History(run._store, Executor(b.program, b.data, b.scalars, b.seed, b.mode))
         trainer = Trainer(game or self.game(), job, machine)
@@ -154,7 +154,7 @@ class Stage:
         return trainer.game
 
     def calls(self, first: int, address: str | None, names: dict[bytes, str] = SELECTORS) -> list[Call]:
-        """Every transaction to a contract, or of those that make contracts (None), since block `first`."""
+        """All transactions to a contract, or all that create contracts (None), since block `first`."""
         web3, found = self.chain.web3, []
         for number in range(first, web3.eth.block_number + 1):
             for tx in web3.eth.get_block(number, True)["transactions"]:
@@ -186,7 +186,7 @@ class Stage:
 # ---- delivery ----
 
 WINDOWS = {"confirm_window": 20_000, "key_window": 8_000, "complaint_window": 8_000}
-#: Of the register of attacks on a delivery those that make each of its calls.
+#: Attacks on a delivery that together make each of its calls.
 SALES = ("honest-exchange", "one-wrong-leaf", "wrong-true-hash", "refused-chunk", "answers-on-chain", "declines")
 
 
@@ -222,7 +222,7 @@ ESCROW = {
 
 
 def bonuses(chain: Chain, folder: Path) -> dict[str, dict[str, int]]:
-    """Least and most gas of the calls of two bonuses for a short job: one is paid, one given back."""
+    """Least and most gas of the calls of two bonuses for a short job: one is paid, one returned."""
     job = read_job_file(Path(str(files("vgame.tasks") / "digits.toml")))
     bundle, task = prepare(job.model_copy(update={"steps": 2, "interval": 1})), make_task(job)
     s = Stage(chain, bundle, folder)
@@ -254,7 +254,7 @@ def ranges(calls: list[Call]) -> dict[str, dict[str, int]]:
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    """Everything that the measurement needs."""
+    """The stage of the measurement."""
     bundle = prepare(read_job_file(Path(str(files("vgame.tasks") / "digits.toml"))))
     server = serve()
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -293,12 +293,12 @@ DELIVERY = {
     "badLeaf",
     "closeDelivery",
 }
-#: What is no move of a dispute.
+#: Calls outside disputes.
 AROUND = {"acceptJob", "createJob", "postClaim", "withdraw", "finalize", "refund"}
 
 
 def measure() -> dict[str, Any]:
-    """Least and most gas of each function, and the sums that matter."""
+    """Least and most gas of each function, and the main sums."""
     with stage() as s:
         final = s.play(s.honest, auditor=False)
         disputes = {title: s.play(s.cheat(*where), auditor=True) for title, where in FRAUDS.items()}
@@ -326,7 +326,7 @@ def figures(table: Any, path: str = "") -> dict[str, int]:
 
 
 def differences(new: dict[str, Any], old: dict[str, Any]) -> list[str]:
-    """Every figure that is new, gone, or off by more than the margin."""
+    """Every new or removed figure, and every difference above the margin."""
     a, b = figures(new), figures(old)
     off = [p for p in sorted(a.keys() | b.keys()) if p not in a or p not in b or abs(a[p] - b[p]) > MARGIN * b[p]]
     return [f"{p}: {b.get(p)} recorded, {a.get(p)} measured" for p in off]

@@ -1,13 +1,13 @@
-"""Everything that only a GPU can show, in one go of at most 8 minutes: is every bit the CPU's, and what does it cost.
-Writes docs/gpu.json.
+"""All checks and measurements on a GPU, in at most 8 minutes: whether every bit is the CPU's, and the cost. Writes
+docs/gpu.json.
 
     python scripts/gpu.py [--only PART] [--seconds 470]
 
 First the checks, at the same time (each whitelisted kernel against integers; sums on hard operands, random words and
 trees against the CPU; whole training steps, executed and replayed from a recording), then the ratios, one after the
 other: medians over at least 7 rounds in alternation. Every part is a process of its own, because an error of a GPU's
-kernel ends the process's use of the GPU; what fails or runs out of time is recorded in the part's place. Ends with 1 if
-a bit differs or a part fails, or where there is no GPU.
+kernel ends the process's use of the GPU; a failure or a timeout is recorded as the part's result. Exit code 1 if a bit
+differs, a part fails, or there is no GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from statistics import median
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-# also where vgame is not installed; the families of hard operands
+# works without an installed vgame; the families of hard operands
 sys.path += [str(ROOT), str(ROOT / "tests" / "unit")]
 
 from bench_compare import compare  # noqa: E402
@@ -52,9 +52,9 @@ from vgame.tasks.task import Task  # noqa: E402
 
 FILE = ROOT / "docs" / "gpu.json"
 STEPS = 5
-#: The share of the time that the checks may take.
+#: The largest share of the time for the checks.
 CHECKING = 0.55
-#: Seconds that must be left for a ratio to begin.
+#: Least remaining seconds to begin a ratio.
 NEEDED = {"ResNet-50": 40, "GPT-2 small": 60}
 JOBS: dict[str, Callable[[], Task]] = TASKS | {"ResNet-50": lambda: resnet50(64)}
 
@@ -140,7 +140,7 @@ def roots_on_cpu(name: str) -> dict[str, list[str]]:
 
 
 def steps_by_torch(name: str) -> dict[str, bool]:
-    """The same roots on the GPU by our kernels and by torch's operations instead."""
+    """Compare the roots on the GPU by vgame's kernels and by torch's operations."""
     lowered = captured(name)
     expected = roots(executor(lowered, "cuda"), lowered)
     with gate.kernels(False):
@@ -151,7 +151,7 @@ def steps_by_torch(name: str) -> dict[str, bool]:
 
 
 def waited(run: Callable[[], object]) -> Callable[[], None]:
-    """The same, to the end of what it started on the GPU."""
+    """The function, with a wait for its work on the GPU."""
 
     def whole() -> None:
         run()
@@ -161,7 +161,7 @@ def waited(run: Callable[[], object]) -> Callable[[], None]:
 
 
 def eager_step(task: Task, dtype: torch.dtype) -> Callable[[], object]:
-    """One step as torch users write it, TF32 off, the data on the GPU."""
+    """One step of plain torch, TF32 off, the data on the GPU."""
     model = task.model.to("cuda", dtype)
     data = {n: t.to("cuda", dtype) if t.is_floating_point() else t.cuda() for n, t in task.data.items()}
     parameters = [p for group in task.optimizer.param_groups for p in group["params"]]
@@ -184,7 +184,7 @@ def eager_step(task: Task, dtype: torch.dtype) -> Callable[[], object]:
 
 
 def step_ratios(name: str) -> dict:
-    """A certified step, replayed, against eager steps in FP32 and FP64; gigabytes of the device at most."""
+    """A certified step, replayed, against eager steps in FP32 and FP64; peak memory of the device in gigabytes."""
     lowered = captured(name)
     there = executor(lowered, "cuda")
     state, recorded = there.initial(lowered.state), Recorded(there)
@@ -229,7 +229,7 @@ def hashing() -> dict:
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
+    """The machine of the measurement."""
     import triton
 
     return {
@@ -241,7 +241,7 @@ def machine() -> dict[str, str]:
     }
 
 
-#: Part: (seconds that must be left, what to do). All checks run at the same time; the rest one after the other, in this
+#: Part: (least remaining seconds, function). All checks run at the same time; the rest one after the other, in this
 #: order.
 CHECKS: dict[str, tuple[float, Callable[[], dict]]] = {
     "check: functions": (0, functions),
@@ -269,7 +269,7 @@ class Part:
         self.process = subprocess.Popen(command, env=environment, stdout=self.files[0], stderr=self.files[1])
 
     def result(self, end: float) -> dict:
-        """What it found, or {"error": the end of what it printed}."""
+        """Its result, or {"error": the end of its output}."""
         try:
             self.process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -287,7 +287,7 @@ class Part:
 
 @contextmanager
 def gpu() -> Iterator[None]:
-    """The device, or one sentence on what is missing."""
+    """The device, or one sentence about a missing requirement."""
     if not torch.cuda.is_available():
         sys.exit("make gpu needs a CUDA GPU, and torch finds none; nothing was checked")
     if not gate.installed():

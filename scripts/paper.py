@@ -1,5 +1,5 @@
-"""The paper's tables again (Srivastava, Arora, Boneh 2024): docs/paper.json, the tables in docs/paper.md and the
-pictures beside it.
+"""Reproduce the paper's tables (Srivastava, Arora, Boneh 2024): docs/paper.json, the tables in docs/paper.md and its
+pictures.
 
     python scripts/paper.py --text shakespeare.txt [--steps 2000] [--only divergence ...] [--jobs digits ...] [--device
     cuda]
@@ -7,8 +7,8 @@ pictures beside it.
 
 Experiments: divergence (between two devices, and by data order), storage, corrections, thresholds, time; large (one
 real step of ResNet-50 and of GPT-2: --only large --jobs resnet50 gpt2). Every device is a process of its own. Results
-of earlier calls stay in the JSON, so experiments can be run one by one, and with --work FOLDER an interrupted run goes
-on where it was.
+of earlier calls stay in the JSON, so experiments can be run one by one; with --work FOLDER an interrupted run is
+resumed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXPERIMENTS: dict[str, Callable[[str, argparse.Namespace], dict[str, Any]]] = {
 
 
 def take_in(results: dict[str, Any], name: str, job: str, found: dict[str, Any]) -> None:
-    """Add what an experiment found; modes of a divergence, bits and windows of a large step may come one by one."""
+    """Add an experiment's results; modes of a divergence, bits and windows of a large step may be added one by one."""
     place = results.setdefault(name, {}).setdefault(job, {})
     if name == "divergence":
         found["modes"] = place.get("modes", {}) | found["modes"]
@@ -49,7 +49,7 @@ def take_in(results: dict[str, Any], name: str, job: str, found: dict[str, Any])
 
 
 def parse() -> argparse.Namespace:
-    """What the command line asks for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, default=ROOT / "LICENSE", help="any text file, for the language model")
     parser.add_argument("--steps", type=int, default=2000)
@@ -62,10 +62,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--modes", nargs="*", choices=MODES, default=list(MODES))
     parser.add_argument("--devices", nargs=2, default=["default", "compatible"])
     parser.add_argument("--device", choices=["cuda"], help="the second device is a GPU")
-    parser.add_argument("--work", type=Path, help="folder where interrupted runs go on")
+    parser.add_argument("--work", type=Path, help="folder of interrupted runs, which are resumed")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of paper.json and the pictures")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="other paper.json files, taken in first")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="other paper.json files, read first")
     options = parser.parse_args()
     if options.device:
         options.devices[1] = options.device
@@ -76,7 +76,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, results: dict[str, Any], path: Path) -> None:
-    """Run what was asked for; the file holds everything found so far."""
+    """Run the chosen experiments; the file has all results so far."""
     for name in options.only:
         for job in options.jobs:
             for modes in [[mode] for mode in options.modes] if name == "divergence" else [options.modes]:

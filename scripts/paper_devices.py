@@ -1,7 +1,7 @@
-"""Two devices run the same steps: where their states part. Each device is a process of its own, and goes on where an
-earlier call stopped.
+"""Run the same steps on two devices, and find where their states differ. Each device is a process of its own, and
+resumes an earlier call.
 
-    python scripts/paper_devices.py ORDER      one device; ORDER is JSON (`Order`), and so is what it leaves in OUT.json
+    python scripts/paper_devices.py ORDER      one device; ORDER is JSON (`Order`), and so is its result in OUT.json
 
 In: a bundle in a folder, a mode, devices. Out: state roots of every step, losses, some states; in logged modes the
 first device makes the log and the second one follows it.
@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Name of a job: (job file, its arguments that change, how people call it).
+#: Name of a job: (job file, changed arguments, title).
 JOBS = {
     "digits": ("digits", {}, "CNN on the digits"),
     "digits_wide": ("digits", {"width": 32}, "CNN on the digits, twice as wide"),
     "small_gpt": ("small_gpt", {}, "small GPT"),
 }
-SAVE_SECONDS = 30  # between two states that a stopped device can go on from
+SAVE_SECONDS = 30  # seconds between two states for resuming
 
 
 def bundle_of(
@@ -55,8 +55,8 @@ def source_of(name: str, text: Path):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one device has to do; `out` begins the names of its files, `log` is there in logged modes, `marks`: steps
-    whose state counts."""
+    """The work of one device; `out`: prefix of its files, `log`: in logged modes, `marks`: steps whose state is
+    saved."""
 
     job: str
     mode: str
@@ -71,7 +71,7 @@ class Order:
 
 @dataclass(slots=True)
 class Progress:
-    """What a device has found so far, and the state to go on from."""
+    """A device's results so far, and the state for resuming."""
 
     state: list = field(default_factory=list)
     roots: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Device:
             self.executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, order.mode, kind)
 
     def _known(self, step: int):
-        """The entries of a step that is in the log already."""
+        """The entries of a step already in the log."""
         return self.log.read(step) if step <= self.log.steps else None
 
     def _load(self) -> Progress:
@@ -119,7 +119,7 @@ class Device:
         part.replace(self.path)
 
     def run(self) -> dict[str, Any]:
-        """All steps; what was found, without the marked states, which go to OUT.npz."""
+        """Run all steps; the results, without the marked states, which are written to OUT.npz."""
         progress, saved = self.progress, time.monotonic()
         progress.state = self.executor.initial(progress.state or self.bundle.state)
         while len(progress.roots) < self.order.steps:
@@ -172,7 +172,7 @@ class Device:
 
 
 def follower(log) -> Callable:
-    """Reads the steps of a log while another process makes it."""
+    """Reads the steps of a log while another process writes it."""
 
     def read(step: int):
         for _ in range(6000):
@@ -189,7 +189,7 @@ def on_devices(bundle, order: Order, devices: list[str], folder: Path) -> list[t
     """The order on two devices at once; in logged modes the second follows the log that the first one makes."""
     from vgame.logged.logfile import LogFile
 
-    if order.log:  # it is there before either looks for it
+    if order.log:  # created before either process opens it
         LogFile(Path(order.log), bundle.program, bundle.identity, bundle.log.bits)
     orders = [
         Order(**asdict(order) | {"device": d, "follows": d == devices[1], "out": str(folder / f"{order.out}-{d}")})
@@ -200,7 +200,7 @@ def on_devices(bundle, order: Order, devices: list[str], folder: Path) -> list[t
 
 
 def on_device(order: Order) -> tuple[dict[str, Any], dict[int, np.ndarray]]:
-    """What a device finds, in a process of its own, and its state at the marked steps; what it found before is read."""
+    """A device's results, from a process of its own, and its state at the marked steps; earlier results are read."""
     found = Path(f"{order.out}.json")
     if not found.exists():
         command = [sys.executable, __file__, json.dumps(asdict(order))]
@@ -213,8 +213,7 @@ def on_device(order: Order) -> tuple[dict[str, Any], dict[int, np.ndarray]]:
 
 
 def compare(first: tuple, second: tuple) -> dict[str, Any]:
-    """What two runs have in common: the step that parts them (None: no tensor ever differed), distances, losses, the
-    log."""
+    """Compare two runs: the first differing step (None: no tensor differs), distances, losses, the log."""
     (a, states_a), (b, states_b) = first, second
     parted = next((i for i, (x, y) in enumerate(zip(a["roots"], b["roots"], strict=True), 1) if x != y), None)
     distances = {s: float(np.linalg.norm(states_a[s].astype(float) - states_b[s])) for s in states_a}

@@ -1,4 +1,4 @@
-"""What is measured between devices: divergence, corrections, thresholds. In: a job's name, the options. Out: a part of
+"""Measurements between devices: divergence, corrections, thresholds. In: a job's name, the options. Out: a part of
 paper.json."""
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from paper_devices import Order, bundle_of, compare, on_device, on_devices
 
 MODES = ("fp32", "nearest", "logged", "proven", "correct")
-OBSERVED = 3  # steps on which all devices' sums are compared
+OBSERVED = 3  # steps with compared sums of all devices
 
 
 @contextmanager
 def work_folder(options: argparse.Namespace, name: str) -> Iterator[Path]:
-    """The folder of one run; under --work it stays, and an interrupted call goes on from there."""
+    """The folder of one run; under --work it is kept, and an interrupted call is resumed."""
     if options.work:
         folder = options.work.resolve() / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def marked(steps: int) -> list[int]:
 
 
 def divergence(job: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Two devices in every mode, and two orders of the data on one device: where they part, L2 distances, losses,
+    """Two devices in every mode, and two orders of the data on one device: the first difference, L2 distances, losses,
     accuracy."""
     found: dict[str, Any] = {}
     for mode in options.modes:
@@ -55,7 +55,7 @@ def divergence(job: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _in_mode(job: str, mode: str, options: argparse.Namespace, folder: Path) -> tuple[Order, list[tuple]]:
-    """What was ordered, and the two devices' runs."""
+    """The order, and the two devices' runs."""
     logged = mode in ("logged", "proven")
     thresholds = "adaptive" if mode == "logged" else "proven"
     bundle = _saved(folder / "bundle", job, options, "logged" if logged else mode, thresholds)
@@ -74,7 +74,7 @@ def _saved(folder: Path, job: str, options: argparse.Namespace, mode: str, thres
 
 
 def corrections(job: str, options: argparse.Namespace) -> dict[str, Any]:
-    """By bits: corrections of the second device that follows the first one's log, and how many are to be expected per
+    """By bits: corrections of the second device, which follows the first one's log, and the expected number per
     step."""
     from vgame.job.bundle import save_bundle
 
@@ -94,7 +94,7 @@ def corrections(job: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def expected(bundle, devices: list[str]) -> list[float]:
-    """Corrections to be expected in a step, (forward, backward): a midpoint lies between two sums with the chance |s -
+    """Corrections to be expected in a step, (forward, backward): a midpoint lies between two sums with probability |s -
     s'| / ulp."""
     from vgame.logged.kernels import sum_operators
     from vgame.runs.thresholds import observed_differences
@@ -111,7 +111,7 @@ def expected(bundle, devices: list[str]) -> list[float]:
 
 
 def thresholds(job: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The least safe window per kind and layer, and what the paper's threshold would be."""
+    """The least safe window per kind and layer, and the paper's threshold for it."""
     from vgame.runs.thresholds import calibrate
 
     found = calibrate(bundle_of(job, options.text, 10), OBSERVED, tuple(options.devices))

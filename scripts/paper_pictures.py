@@ -1,4 +1,4 @@
-"""Pictures of docs/paper.md from what paper.json holds."""
+"""Draw the pictures of docs/paper.md from paper.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paper_tables import title
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    """paper-divergence.svg and paper-storage.svg, where there is something to draw."""
+    """paper-divergence.svg and paper-storage.svg, if there are data."""
     for name, make in (("divergence", _divergence), ("large", _storage)):
         if name in results:
             _picture(results[name], make, folder / f"paper-{'storage' if name == 'large' else name}.svg")
@@ -38,7 +38,7 @@ def _picture(found: dict[str, Any], panel_of, path: Path) -> None:
 
 
 def _divergence(panel, one: dict[str, Any]) -> None:
-    """L2 distance of the two devices' states against steps; what is 0 has no line."""
+    """L2 distance of the two devices' states against steps; zeros have no line."""
     for mode, run in one["modes"].items():
         points = [(int(step), distance) for step, distance in run["distance"].items() if distance > 0]
         label = "fp32, another order of the data" if mode == "order" else mode

@@ -1,4 +1,4 @@
-"""How large a log is: real steps, by bits and encoding, and what freedom they leave. In: a job's name, the options.
+"""Size of a log: real steps, by bits and encoding, and the freedom of a trainer. In: a job's name, the options.
 Out: counts."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 from paper_devices import ROOT, bundle_of
 
-SURVEYED = 12  # sums of an operator whose freedom is computed, fewer if they are long
-LONGEST = 1 << 13  # longer sums, of which there are few, are left out of that
+SURVEYED = 12  # sampled sums of an operator, fewer if they are long
+LONGEST = 1 << 13  # longer sums, which are few, are omitted
 ENCODINGS = ("naive", "packed", "sparse")
 
 
@@ -71,8 +71,7 @@ def bundle_of_large(job: str, text: Path):
 
 
 def storage_of(bundle, every: tuple[str, ...] = ENCODINGS, surveyed: int = SURVEYED) -> dict[str, Any]:
-    """Bytes of the first step in each encoding, and how much freedom a trainer has there, from so many sums of every
-    operator."""
+    """Bytes of the first step in each encoding, and the freedom of a trainer, from so many sums of every operator."""
     from vgame.logged.encoding import Encoding, encode, entropy_bytes
     from vgame.logged.kernels import sum_operators
     from vgame.logged.sums import Entries
@@ -82,7 +81,7 @@ def storage_of(bundle, every: tuple[str, ...] = ENCODINGS, surveyed: int = SURVE
     executor.kernels.survey = survey
     started = time.perf_counter()
     executor.step(1, executor.initial(bundle.state))
-    seconds = time.perf_counter() - started  # the survey's among them
+    seconds = time.perf_counter() - started  # including the survey's sums
     made = executor.made[1]
     elements = {i: bundle.program.operators[i].elements for i in sum_operators(bundle.program)}
     counts = {i: len(made.get(i, Entries())) for i in elements}
@@ -101,7 +100,7 @@ def storage_of(bundle, every: tuple[str, ...] = ENCODINGS, surveyed: int = SURVE
 
 
 def record_bytes(bundle, made) -> int:
-    """What a step takes in the log, checksums included."""
+    """Bytes of a step in the log, with checksums."""
     from vgame.logged.logfile import FRAME, LogFile
 
     with TemporaryDirectory() as folder:
@@ -110,7 +109,7 @@ def record_bytes(bundle, made) -> int:
 
 
 class Survey:
-    """The chance that a sum has two admissible words, from some sums of every operator."""
+    """The probability that a sum has two admissible words, from some sums of every operator."""
 
     def __init__(self, program, surveyed: int) -> None:
         self.program, self.surveyed, self.dice, self.free = program, surveyed, random.Random(1), {}

@@ -1,4 +1,4 @@
-"""Tables of docs/paper.md from what paper.json holds. In: an experiment's results by job. Out: Markdown."""
+"""Tables of docs/paper.md from paper.json. In: an experiment's results by job. Out: Markdown."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Row = dict[str, object]
 
 
 def title(job: str) -> str:
-    """A job for people; with its second device, where that is not the usual one."""
+    """Title of a job, with its second device if it is not the usual one."""
     name, _, device = job.partition(" ")
     return (JOBS[name][2] if name in JOBS else LARGE[name]) + (f", device B: {device}" if device else "")
 
 
 def number(x: float) -> str:
-    """Two or three digits that a reader can take in."""
+    """A number with two or three digits."""
     if x == 0 or 0.01 <= abs(x) < 10:
         return f"{x:.2f}".rstrip("0").rstrip(".") or "0"
     return f"{x:,.0f}" if abs(x) >= 10 else f"{x:.1e}"
@@ -42,7 +42,7 @@ def table(rows: list[Row]) -> str:
 
 
 def divergence_rows(job: str, one: dict[str, Any]) -> Iterator[Row]:
-    """Where two devices part, by mode."""
+    """The first difference of two devices, by mode."""
     for mode, run in one["modes"].items():
         last = max(run["distance"], key=int, default=None)
         yield {
@@ -77,7 +77,7 @@ def storage_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
 
 
 def beside_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
-    """What else a step could store, beside its sparse log at 32 bits."""
+    """Alternatives to a step's sparse log at 32 bits."""
     kinds = by_bits["32"]
     one = next(iter(kinds.values()))
     yield {
@@ -93,8 +93,8 @@ def beside_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
 
 
 def corrections_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
-    """Corrections by bits: seen; and what the distances of the devices' sums lead to expect, per step and as a share of
-    its outputs."""
+    """Corrections by bits: seen; and the number expected from the distances of the devices' sums, per step and as a
+    share of its outputs."""
     for bits, one in by_bits.items():
         yield {
             "job": title(job),
@@ -109,8 +109,8 @@ def corrections_rows(job: str, by_bits: dict[str, Any]) -> Iterator[Row]:
 
 
 def quality_rows(job: str, one: dict[str, Any]) -> Iterator[Row]:
-    """What each mode learned, on device A, beside plain binary32; for scale: another device, another order of the
-    data."""
+    """Training results of each mode, on device A, relative to plain binary32; for scale: another device, another order
+    of the data."""
     modes = one["modes"]
     if "fp32" not in modes:
         return
@@ -137,7 +137,7 @@ def quality_row(job: str, mode: str, run: dict[str, Any], side: int) -> Row:
 
 
 def thresholds_rows(job: str, groups: dict[str, Any]) -> Iterator[Row]:
-    """By kind and layer; groups whose devices agreed in every bit are counted only."""
+    """By kind and layer; groups with equal bits on both devices are only counted."""
     moved = {g: one for g, one in groups.items() if one["window"]}
     shown = [(g, one["window"], f"{one['plain']:.6f}") for g, one in moved.items()]
     shown = sorted(shown, key=lambda row: -row[1])[:12]
@@ -176,7 +176,7 @@ TABLES: dict[str, tuple[str, Callable[[str, Any], Iterator[Row]]]] = {
 
 
 def tables(results: dict[str, Any]) -> dict[str, str]:
-    """Every table that the results can fill, by its mark."""
+    """The tables with results, by mark."""
     return {
         mark: table([row for job, one in results[name].items() for row in rows(job, one)])
         for mark, (name, rows) in TABLES.items()

@@ -1,8 +1,7 @@
 """CPU seconds of the same steps in one process: ordinary PyTorch, the program in each precision, trainer and auditor,
 in turn.
 
-With one thread (OMP_NUM_THREADS=1) that is the time of a step on a machine that does nothing else; other work disturbs
-it little.
+With one thread (OMP_NUM_THREADS=1) that is the time of a step on an idle machine; other load has little effect.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from paper_devices import bundle_of, source_of
 
 BASES = ("PyTorch binary64", "program binary64")
-WARM = 2  # steps that are not counted
+WARM = 2  # first steps, not counted
 
 
 def timing(job: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def timing(job: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def variants_of(job: str, options: argparse.Namespace) -> dict[str, Callable[[int], object]]:
-    """What can make a step, by name; an auditor follows the trainer that ran just before it."""
+    """The variants of a step, by name; an auditor follows the trainer that ran just before it."""
     import torch
 
     from vgame.execute.executor import Executor

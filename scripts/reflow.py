@@ -49,7 +49,7 @@ def wide(lines: list[str]) -> bool:
 
 def broken(lines: list[str]) -> list[str]:
     """The same words in lines of at most WIDTH columns, an item's under its first word."""
-    if any(line.endswith(("  ", "\\")) for line in lines):  # a break that the author asked for
+    if any(line.endswith(("  ", "\\")) for line in lines):  # an explicit line break
         return lines
     item = ITEM.match(lines[0])
     first = item.group() if item else re.match(r"\s*", lines[0]).group()

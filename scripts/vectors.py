@@ -1,7 +1,7 @@
 """Known-answer vectors for tests/vectors/, written by the slow reference alone (integers, Fractions, mpmath, hashlib).
 
-In: nothing. Out: a JSON file for each name in FILES (docs/formats.md section 8 says what is in them).
-`--check` writes nothing and fails where a file is not what the reference gives today.
+In: nothing. Out: a JSON file for each name in FILES (content: docs/formats.md section 8).
+`--check` writes nothing and fails if a file differs from the reference's results.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _tensor(elements: int) -> dict[str, Any]:
 
 
 def operand_words(function: Function) -> list[list[int]]:
-    """The words that each operand is drawn from."""
+    """The words to draw each operand from."""
     if function is Function.SELECT:
         return [[0, 1, 0xFFFFFFFF], FLOATS[:2], FLOATS[-2:]]
     floats = function in UNARY_F | BINARY_F | COMPARE_F or function is Function.FTOI
@@ -134,7 +134,7 @@ def randomness() -> dict[str, Any]:
 
 
 def sums() -> list[dict[str, str]]:
-    """Rows whose sums need all 768 bits, cancel, overflow, or are no number."""
+    """Rows whose sums need all 768 bits, cancel, overflow, or are NaN."""
     largest, least, one = 0x7F7FFFFF, 1, 0x3F800000
     rows = [
         ([one], [one]),
@@ -168,7 +168,7 @@ def sums() -> list[dict[str, str]]:
 
 
 def _grid(words: int, operands: list[Ref]) -> tuple[tuple[int, ...], tuple[Access, ...]]:
-    """All tuples of the operands' words: one output dimension per operand, which the others broadcast."""
+    """All tuples of the operands' words: one output dimension per operand; the others are broadcast."""
     n = len(operands)
     access = [
         Access(ref, (Dim(words),), tuple((0, 1) if i == j else (op.BROADCAST, 0) for i in range(n)))
@@ -178,7 +178,7 @@ def _grid(words: int, operands: list[Ref]) -> tuple[tuple[int, ...], tuple[Acces
 
 
 CODES = (*range(1, 18), *range(32, 39), *range(48, 52), *range(64, 76), *range(80, 85), 96, 97)
-#: The functions that the golden program lists beside SELECT; a later one is in functions.json only.
+#: The functions of the golden program besides SELECT; later functions are in functions.json only.
 GOLDEN = tuple(map(Function, CODES))
 
 
@@ -225,7 +225,7 @@ def _others(at: int) -> list[op.Operator]:
 
 
 def golden_program() -> Program:
-    """Every kind, and GOLDEN, once; state 0 shrinks by the rate, state 1 wraps around, state 2 is left alone."""
+    """Every kind, and GOLDEN, once; state 0 shrinks by the rate, state 1 wraps around, state 2 is unchanged."""
     listed = _maps()
     listed += _others(len(listed))
     at, line = len(listed), ((0, 1),)
@@ -249,7 +249,7 @@ def golden_program() -> Program:
 
 
 def golden() -> dict[str, Any]:
-    """The program file, everything that it reads, and two steps: all output words of the first, all roots of both."""
+    """The program file, all its inputs, and two steps: all output words of the first, all roots of both."""
     program = golden_program()
     state = [[0x3F800000, 0x80000000, 1, 0xC0490FDB], [0x7FFFFFFF, 0x80000000, 12345], GRID_FLOATS]
     rate = Schedule(kind="cosine", lr="0.1", final="0.01")

@@ -1,5 +1,5 @@
-"""Known-answer vectors of an order, for scripts/vectors.py: its scalars from the formulas, its struct as the contract
-gets it."""
+"""Known-answer vectors of an order, for scripts/vectors.py: its scalars from the formulas, its struct in the contract's
+encoding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ RATE_STEPS = 12
 
 
 def hexed(words: list[int]) -> str:
-    """Words as people write them: eight hexadecimal digits each, apart by a space."""
+    """Words as text: eight hexadecimal digits each, separated by spaces."""
     return " ".join(f"{w:08x}" for w in words)
 
 
 def scalars() -> dict[str, Any]:
-    """Tables of docs/formats.md section 10, from its formulas with 300 decimal digits: no entry here lies near a
-    midpoint."""
+    """Tables of docs/formats.md section 10, from its formulas with 300 decimal digits: no entry is near a midpoint."""
     with mpmath.workdps(300):
         schedules = [s | {"words": hexed([_word(_rate(s, t)) for t in range(1, RATE_STEPS + 1)])} for s in SCHEDULES]
         beta1, beta2, decay = (mpmath.mpf(x) / 1000 for x in (900, 999, 10))
@@ -52,7 +51,7 @@ def scalars() -> dict[str, Any]:
 
 
 def _rate(schedule: dict[str, Any], t: int) -> mpmath.mpf:
-    """lr(t) as section 10 writes it."""
+    """lr(t) of section 10."""
 
     def exact(text: str) -> mpmath.mpf:
         return mpmath.mpf(Fraction(text).numerator) / Fraction(text).denominator
@@ -71,13 +70,14 @@ def _rate(schedule: dict[str, Any], t: int) -> mpmath.mpf:
 
 
 def _word(value: mpmath.mpf) -> int:
-    """RN of what 300 digits say."""
+    """RN of a value of 300 digits."""
     _, mantissa, exponent, _ = value._mpf_
     return reference_round((0, int(mantissa), int(exponent)))
 
 
 def job() -> dict[str, Any]:
-    """An order's struct as the contract gets it, each field another number, and the identity of its job."""
+    """An order's struct in the contract's encoding, with a different number in each field, and the identity of its
+    job."""
     (entry,) = [e for e in json.loads(SETTLEMENT.read_text())["abi"] if e.get("name") == "createJob"]
     fields = {c["name"]: c["type"] for c in entry["inputs"][0]["components"]}
     values = {name: _number(i, kind) for i, (name, kind) in enumerate(fields.items(), 1)}
@@ -89,7 +89,7 @@ def job() -> dict[str, Any]:
 
 
 def _number(i: int, kind: str) -> Any:
-    """Field i's value: 1000 + i for a number that holds it, else i; bytes and addresses made of the byte i."""
+    """Field i's value: 1000 + i if the type can hold it, else i; bytes and addresses made of the byte i."""
     if kind == "address":
         return "0x" + f"{i:02x}" * 20
     return bytes([i]) * 32 if kind == "bytes32" else i if kind == "uint8" else 1000 + i

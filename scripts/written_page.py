@@ -1,4 +1,4 @@
-"""A page of docs/ that a script writes: with `--check` it is only compared."""
+"""Write a page of docs/; with `--check` only compare it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_or_check(page: Path, found: str, source: str) -> None:
-    """Writes `found`, or ends with one sentence where the page is another. `source`: what it is made from."""
+    """Write `found`, or exit with one sentence if the page differs. `source`: its source, for the message."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     if not parser.parse_args().check:

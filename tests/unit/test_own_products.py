@@ -218,7 +218,7 @@ def test_the_switch_and_the_doctor_that_tells(monkeypatch: pytest.MonkeyPatch) -
 
     a = draw("normal", 1, 4, 9)
     expected = dot(a, a)
-    assert made_by().startswith("kernels of our own")
+    assert made_by().startswith("kernels of vgame")
     with using(replace(NATIVE, product=refuse)):
         assert torch.equal(dot(a, a), expected)
         for library in (own_kernels(False), nullcontext()):

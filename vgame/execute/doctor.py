@@ -105,7 +105,7 @@ def _makes_products(kind: str) -> Iterator[Finding]:
         return
     form = own_products.form()
     if own_multiply(torch.device(kind)):
-        detail = f"vgame's own kernels, {form.rows} x {form.columns} sums in registers of {form.lanes} binary64"
+        detail = f"kernels of vgame, {form.rows} x {form.columns} sums in registers of {form.lanes} binary64"
     else:
         why = "as this device specifies" if form else "this processor has no fused multiply-adds"
         detail = f"the library's kernels: {why}"
