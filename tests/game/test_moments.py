@@ -207,6 +207,36 @@ def test_a_restart_measures_only_when_it_has_seen_its_disputes(
     assert play.dispute().position != before and not measured
 
 
+def test_a_moment_without_disputes_measures_nothing(
+    scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
+) -> None:
+    """A process begins, and for a moment its endpoint shows the job as it was before the claim."""
+    play, measured = scene.claimed(SETUP, LIE), list[int]()
+    limits = Limits(jobs=frozenset({play.id}), any_clocks=True)
+    first = watch(play, limits)
+    first.stakes = Stakes(first.game, tmp_path / "memory")
+    first.stakes.watch()
+    for _ in range(4):
+        rounds(first, 1)
+        play.advance(15)
+    assert staked(play, first) == 1
+    run = first.computation
+    run.rehearse, run.known_pace = lambda: measured.append(1), None
+    again = AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
+    before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
+    again.game.jobs = lambda jobs: [before for _ in jobs]
+    rounds(again, 1)
+    del again.game.jobs
+    while play.phase is not Phase.CONVICTED:
+        assert not measured
+        rounds(again, 1)
+        play.trainer.step()
+    for _ in range(4):
+        rounds(again, 1)
+        play.advance(15)
+    assert measured == [1]
+
+
 # ---- the client's money ----
 
 

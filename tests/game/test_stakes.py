@@ -89,6 +89,21 @@ def test_a_dispute_that_is_not_shown_is_not_staked_on_again(
     assert play.phase is Phase.CONVICTED and staked(play, service) == 1
 
 
+def test_a_dispute_that_is_not_shown_keeps_the_device_for_itself(scene: Scene, tmp_path: Path) -> None:
+    """A node that is behind shows neither the dispute nor its transaction: its clock runs, and nothing is measured."""
+    play, measured = scene.claimed(SETUP, LIE), list[int]()
+    service, node, before = begun(play, tmp_path), scene.chain.node, play.job
+    rounds(service)
+    again = begun(play, tmp_path, service.game.wallet)
+    again.computation.rehearse, again.computation.known_pace = lambda: measured.append(1), None
+    again.game.job, again.game.jobs = lambda _: before, lambda jobs: [before for _ in jobs]
+    count = node.methods["eth_getTransactionCount"]
+    node.methods["eth_getTransactionCount"] = lambda *args: hex(int(count(*args), 16) - 1)
+    rounds(again, count=3)
+    node.methods["eth_getTransactionCount"] = count
+    assert staked(play, service) == 1 and not measured
+
+
 def test_a_dispute_that_is_not_shown_needs_its_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A twin order's claim is staked on only with money for both."""
     plays = [scene.claimed(SETUP, LIE) for _ in range(2)]

@@ -16,7 +16,7 @@ from vgame.agents.named_jobs import CLAIMS, Limits, NamedJobs
 from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, QUIET_ROUND, Deferred, Retry
 from vgame.agents.staking import Staking
-from vgame.chain.final import Lasting, final_jobs
+from vgame.chain.final import MOMENT, Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
@@ -61,7 +61,7 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
     service = AuditorService(game, computation, reporter, seat.poll, limits, stakes)
     service.staking.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)
     if not stakes.last:
-        service.staking.pace(False)
+        service.staking.measure()
     return service
 
 
@@ -103,14 +103,19 @@ class AuditorService:
         self.problems.clear()
         with self.game.chain.pinned():
             views = self.look()
-            if not self.staking.at_risk and all(job in views or job in self.done for job in self.stakes.jobs):
-                self.staking.pace(False)  # no clock runs
+            if self.is_idle(views):
+                self.staking.measure()
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
             if not (acted or self.problems):
                 self.over = self.lasting.shown("all", self.end(views))
         self.tell()
         return acted
+
+    def is_idle(self, views: dict[bytes, ClaimView]) -> bool:
+        """Does no clock of an own dispute run, as each look for MOMENT has shown? At once if nothing was staked."""
+        ended = not self.staking.at_risk and all(job in views or job in self.done for job in self.stakes.jobs)
+        return self.lasting.held("idle", ended) >= MOMENT or (ended and not self.stakes.last)
 
     def pause(self) -> None:
         """Until the next round."""

@@ -45,24 +45,27 @@ class Staking:
         """Wei for the gas of so many open disputes, those that are open and one at the least."""
         return gas_money(self.game.chain, max(1, disputes, len(self.at_risk)) * self.dispute_gas)
 
-    def pace(self, clock: bool) -> Pace:
-        """How fast this device is; a dispute's work was rehearsed. INVARIANT: known before a stake. While a clock of
-        another dispute runs nothing is measured: an earlier process did."""
-        if self._pace is not None:
-            return self._pace
-        if not clock:
+    def measure(self) -> None:
+        """Measure this device and rehearse a dispute's work, once. INVARIANT: never while a clock of an own dispute may
+        run."""
+        if self._pace is None:
             self.computation.rehearse()
             self._pace = self.computation.pace
-        elif (known := self.computation.known_pace) is not None:
-            self._pace = known
-        else:
-            raise NotYet("this device was not measured before its dispute was opened: nothing more is staked beside it")
+
+    @property
+    def pace(self) -> Pace:
+        """How fast this device is. INVARIANT: known before a stake; measured by this process or an earlier one."""
+        self._pace = self._pace or self.computation.known_pace
+        if self._pace is None:
+            raise NotYet(
+                "this device was not measured before its dispute was opened: nothing is staked while that may be open"
+            )
         return self._pace
 
     def _why_not(self, view: ClaimView) -> str:
         """The order, the own limits, or the money; empty if it is allowed."""
         spec, others = view.job.spec, sum(job != view.id for job in self.at_risk)
-        if why := why_not_staked(self.computation.bundle, spec, self.pace(others > 0), self.limits, others):
+        if why := why_not_staked(self.computation.bundle, spec, self.pace, self.limits, others):
             return why
         kept, account = self.kept(others + 1), view.auditor.address
         if (owned := self.game.chain.balance(account)) >= spec.stake + kept:
