@@ -69,9 +69,13 @@ def test_the_table_says_how_a_dispute_ended(scene: Scene, capsys: pytest.Capture
     assert "0: the auditor was right" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("url", ["localhost:8545", "ws://localhost:8545", "http://localhost:port", "nonsense"])
-def test_what_is_no_url_is_told_as_such(url: str) -> None:
-    with pytest.raises(ChainError, match=f"{url!r} is no endpoint"):
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("localhost:8545", "localhost:8545"), ("ws://localhost:8545", "ws://localhost:8545"),
+     ("http://localhost:port", "the endpoint"), ("nonsense", "the endpoint")],
+)  # fmt: skip
+def test_a_url_of_no_node_is_refused(url: str, shown: str) -> None:
+    with pytest.raises(ChainError, match=f"^{shown} is no URL of a node"):
         Chain(url)
 
 

@@ -54,6 +54,7 @@ def test_the_url_of_a_folder_is_shown_without_its_login(key: str) -> None:
         "https://node.example/#sesame-key", "http://node.example:port/sesame-key", "//node.example/sesame-key",
         "http:///v3/sesame-key", "https://sesame-key@node.example", "node.example?key=sesame-key",
         "https://sesame-key?x@node.example", "https://sesame-key/x:y@node.example", "http://sesame-key#@node.example",
+        "http://user:sesame-key", "infura:sesame-key", "sesame-key", "http://user:sesame-key/",
     ],
 )  # fmt: skip
 def test_of_any_url_the_host_is_shown_at_most(url: str) -> None:

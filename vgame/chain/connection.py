@@ -130,7 +130,7 @@ class Chain:
             return question()
         except NO_URL as error:
             raise ChainError(
-                f"{self.url!r} is no endpoint ({self._told(error)}); http://HOST:PORT or https://... is expected"
+                f"{self.url} is no URL of a node ({self._told(error)}); http://HOST:PORT or https://... is expected"
             ) from None
         except requests.exceptions.RequestException as error:
             self.lost = True

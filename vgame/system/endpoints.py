@@ -10,8 +10,9 @@ SHORTEST_KEY = 6  # letters of a part of a path or query that may be a key
 
 def _parts(url: str) -> SplitResult:
     """ValueError where the host is not certain: a password with / \\ ? or # in it reads as a path, and its user as the
-    host."""
+    host; without an @ it reads as the port."""
     parts = urlsplit(url)
+    _ = parts.port  # ValueError where it is no number
     if "@" in parts.path + parts.query + parts.fragment or "\\" in url:
         raise ValueError("an @ stands behind the host, or there is a backslash")
     return parts
@@ -25,8 +26,8 @@ def without_secrets(url: str) -> str:
         host, port = parts.hostname, f":{parts.port}" if parts.port else ""
     except ValueError:
         host = None
-    if not host:  # it cannot be told from the rest
-        return "the endpoint" if set("@?#/") & set(url.removeprefix("http://").removeprefix("https://")) else url
+    if not host:  # any part of it may be a key, but of HOST:PORT without http://
+        return url if re.fullmatch(r"[\w.-]+:\d{1,5}", url) else "the endpoint"
     hidden = "/..." if parts.path.strip("/") or parts.query or parts.fragment else ""
     return f"{parts.scheme}://{host}{port}{hidden}"
 
