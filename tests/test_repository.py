@@ -61,7 +61,7 @@ def test_torch_and_web3_are_imported_only_where_they_belong() -> None:
             assert "web3" not in modules, f"{name} imports web3"
 
 
-def test_the_game_does_not_depend_on_what_computes() -> None:
+def test_the_game_does_not_depend_on_the_machine() -> None:
     for path in tracked("vgame/chain/*.py", "vgame/dispute/*.py"):
         wrong = {
             m
@@ -168,7 +168,7 @@ def test_no_file_is_too_long() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
-def test_each_part_of_an_interface_says_what_it_is() -> None:
+def test_each_part_of_an_interface_is_documented() -> None:
     for path in tracked("contracts/I*.sol"):
         lines = path.read_text().splitlines()
         for before, line in itertools.pairwise(lines):
@@ -180,7 +180,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-def test_the_page_of_the_contracts_is_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_the_contracts_matches_natspec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "scripts")
     import contract_page
 
@@ -233,7 +233,7 @@ def _by_name(words: str) -> bool:
         '["-m", "pip", "install", "-q", "vgame"]',
     ],
 )  # fmt: skip
-def test_a_command_that_asks_an_index_is_found(text: str) -> None:
+def test_a_command_that_queries_an_index_is_found(text: str) -> None:
     assert installed_by_name(text)
 
 

@@ -41,7 +41,7 @@ def own(stage: Stage, address: str) -> None:
     stage.extra = {"role/account 0": {"name": "Own account", "doing": "", "address": address, "credits": "0"}}
 
 
-def test_accounts_have_names_or_say_what_they_are(stage: Stage, page: Any) -> None:
+def test_accounts_have_names_or_roles(stage: Stage, page: Any) -> None:
     play = stage.scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     play.run(play.trainer, auditor)

@@ -147,7 +147,7 @@ def test_hostile_strings_show_as_text(stage: Stage, page: Any) -> None:
     assert "owned" not in page.title() and page.locator("main img, main script, main b:text-is('bold')").count() == 0
 
 
-def test_a_connection_that_is_lost_is_said_and_mended(stage: Stage, page: Any) -> None:
+def test_a_lost_connection_is_reported_and_restored(stage: Stage, page: Any) -> None:
     stage.scene.claimed(SETUP)
     stage.look()
     page.goto(stage.server.url)

@@ -121,7 +121,7 @@ def test_bits_that_differ_are_marked(played: dict[str, Any], page: Any, tmp_path
     assert f"{differ} bit" in page.inner_text("main")
 
 
-def test_a_partial_sum_is_compared_with_what_was_posted(played: dict[str, Any], page: Any, tmp_path: Path) -> None:
+def test_a_partial_sum_is_compared_with_the_posted_one(played: dict[str, Any], page: Any, tmp_path: Path) -> None:
     """Three times 1 is the exact sum 3; a claim of 4 is not what the trainer may post."""
     shown(page, played, tmp_path)
     one, recipe = 0x3F800000, {"kind": "sum", "words": [[0x3F800000] * 3], "bits": 24, "integer": False, "row": 0}

@@ -30,7 +30,7 @@ def test_roots() -> None:
     assert roots(tensors) == [expected(t) for t in tensors]
 
 
-def test_a_state_is_hashed_together_and_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_is_hashed_together_and_only_changed_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     from vgame.commit import gpu_sha
 
     asked: list[int] = []

@@ -54,7 +54,7 @@ def prove(step: StepOnChain) -> int:
 
 @pytest.mark.parametrize("mode", ["correct", "logged"])
 @pytest.mark.parametrize("kind", ROWS)
-def test_a_long_row_costs_what_the_terms_say(kind: str, mode: str, tmp_path: Path) -> None:
+def test_a_long_row_costs_as_much_as_terms_states(kind: str, mode: str, tmp_path: Path) -> None:
     step = step_with(ROWS[kind], mode, LENGTH, tmp_path)
     assert longest_run(ROWS[kind]) == LENGTH
     used, most = prove(step), gas_of(step.history.bundle)["prove"]

@@ -107,7 +107,7 @@ def test_the_losses_of_another_loop(name: str) -> None:
     assert int(str(e.value).split()[1][:-1]) >= step
 
 
-def test_samples_that_the_job_shuffles_are_told() -> None:
+def test_samples_that_the_job_shuffles_are_reported() -> None:
     with pytest.raises(ValidationError, match=r'draws its samples from its seed.*compare with order="sequential"'):
         vgame.prepare(job(order=None), validate=0, against=loop())
 

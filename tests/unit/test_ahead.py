@@ -83,7 +83,7 @@ def test_a_moment_without_descriptors_is_done_without(run: Path) -> None:
     assert not ahead.workers and helped.segment(2) == own.segment(2)
 
 
-def test_who_asks_says_what_it_has_loaded() -> None:
+def test_the_starter_sends_the_hash_of_its_code() -> None:
     """The files may be another version's by then: they are hashed when they are loaded."""
     asks = "import vgame.runs.worker, vgame.system.version as v; print(v.sources.cache_info().currsize)"
     assert subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout == "1\n"

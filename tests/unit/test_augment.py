@@ -266,6 +266,6 @@ X = torch.zeros(2, 3, 8, 8)
         (lambda: augment.TokenMasking(50, 50), "mask = 50, a token from 0 to 49 is expected"),
     ],
 )
-def test_what_makes_no_sense_is_refused(call: Callable[[], Any], said: str) -> None:
+def test_invalid_arguments_are_refused(call: Callable[[], Any], said: str) -> None:
     with pytest.raises(ProgramError, match=said):
         call()

@@ -199,7 +199,7 @@ def test_an_audit_of_a_run_without_a_file_makes_none(name: str, run: Path, tmp_p
 
 
 @pytest.mark.parametrize("name", ["roots.bin", "losses.bin", "checks.bin", "lock"])
-def test_who_resumes_a_run_of_somebody_else_writes_through_no_link(name: str, begun: Path, tmp_path: Path) -> None:
+def test_resuming_a_foreign_run_writes_through_no_link(name: str, begun: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     if name != "lock":
         (begun / name).rename(mine)
@@ -212,7 +212,7 @@ def test_who_resumes_a_run_of_somebody_else_writes_through_no_link(name: str, be
 
 
 @pytest.mark.parametrize("name", ["states", "job"])
-def test_who_resumes_deletes_nothing_behind_a_link(name: str, begun: Path, tmp_path: Path) -> None:
+def test_resuming_deletes_nothing_behind_a_link(name: str, begun: Path, tmp_path: Path) -> None:
     mine = (begun / name).rename(tmp_path / "mine")
     (begun / name).symlink_to(mine)
     for file in ("0000000002.safetensors", ".dead.half"):
@@ -259,7 +259,7 @@ def test_a_recorded_loss_that_is_another_one(chosen: dict, run: Path, capsys: py
     assert not audit(run, "3..3") and told(capsys, "audited")["theirs"] == "missing"
 
 
-def test_a_checkpoint_that_differs_is_told_by_its_own_root(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_different_checkpoint_is_reported_with_its_own_root(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The roots of the whole runs stood there."""
     honest = open_run(run).roots
     wrong = bytes([honest[1][0] ^ 1]) + honest[1][1:]

@@ -130,7 +130,7 @@ def test_a_run_goes_on_with_its_own_job_only(run: Path, trained: Path, tmp_path:
             train_offline(source, run, "default", 1, QUIET)
 
 
-def test_what_differs_is_all_that_the_identity_covers(trained: Path) -> None:
+def test_differences_cover_the_whole_identity(trained: Path) -> None:
     from dataclasses import replace
 
     bundle = load_bundle(trained / "job")
@@ -168,7 +168,7 @@ def test_a_logged_job_with_measured_windows_goes_on(tmp_path: Path) -> None:
         prepare_run(job, tmp_path / "run")
 
 
-def test_locate_says_in_what_two_jobs_differ(trained: Path, tmp_path: Path) -> None:
+def test_locate_names_the_differences_of_two_jobs(trained: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "job.toml", seed="3")
     train_offline(other, tmp_path / "run", "default", 1, QUIET)
     with pytest.raises(VgameError, match=r"of different jobs \(other seed\)"):

@@ -206,7 +206,7 @@ def test_numbers_of_a_second_group() -> None:
 
 
 @pytest.mark.parametrize("text", ["seed = " + "9" * 5000, "a = " + "[" * 3000 + "]" * 3000, "\x01", "\udcff"])
-def test_what_is_no_toml(text: str, tmp_path: Path) -> None:
+def test_invalid_toml(text: str, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_bytes(text.encode(errors="surrogateescape"))
     either = r"is not TOML that can be read|`a` is not a field of a job"  # how deep is too deep differs
     with pytest.raises(JobFileError, match=either):

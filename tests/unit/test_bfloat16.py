@@ -159,7 +159,7 @@ def dot_words(a: list[int], b: list[int]) -> int:
     return partial_dot(a, b).narrow().round()
 
 
-def test_what_is_narrow_under_autocast() -> None:
+def test_narrow_operators_under_autocast() -> None:
     """Products and convolutions, conversions; norms, softmax and the loss are binary32."""
     found = lowered(task_of(Net()))
     operators, labels = found.program.operators, found.program.labels.operators

@@ -254,13 +254,13 @@ def test_a_file_is_the_librarys_byte_for_byte() -> None:
         (b"", "cannot be read"),
     ],
 )  # fmt: skip
-def test_a_file_of_tensors_that_says_something_else(content: bytes, told: str, tmp_path: Path) -> None:
+def test_a_file_with_other_tensors(content: bytes, told: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(BundleError, match=told):
         read_tensors(tmp_path / "file", LABELS)
 
 
-def test_what_becomes_of_a_file_after_it_was_read_does_not_matter(tmp_path: Path) -> None:
+def test_changes_of_a_file_after_reading_have_no_effect(tmp_path: Path) -> None:
     """It was mapped: other bits after they had been hashed, and a signal where the file had become shorter."""
     path = tmp_path / "file"
     path.write_bytes(b"".join(pack_tensors(LABELS, TENSORS)))

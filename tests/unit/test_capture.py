@@ -301,7 +301,7 @@ def test_tied_weights_of_a_module_with_two_names_are_not_changed_by_a_pass() -> 
     assert lowered(Aliased()).program.operators
 
 
-def test_a_derivative_that_cannot_be_traced_is_refused_with_what_to_write() -> None:
+def test_an_untraceable_derivative_is_refused_with_a_remedy() -> None:
     def curvature(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         def worth(row: torch.Tensor) -> torch.Tensor:
             return model.first(row).tanh().sum()

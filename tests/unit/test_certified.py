@@ -227,7 +227,7 @@ def test_counts_add_up():
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
-def test_the_exact_tier_knows_what_it_does_not_know(levels):
+def test_the_exact_tier_knows_when_it_is_uncertain(levels):
     """With too few levels the sweep says so; where it is certain it is right."""
     x = draw("any bits", 400, 6).double()
     every, bound = torch.arange(400), x.abs().sum(-1) * (1 + 2.0**-20)
@@ -361,5 +361,5 @@ def test_this_library_skips_no_term(shape):
         assert bool((dot(a, b) == -INF).all())
 
 
-def test_the_face_exports_what_it_names():
+def test_the_face_exports_its_names():
     assert all(hasattr(certified, name) for name in certified.__all__)

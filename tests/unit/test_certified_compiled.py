@@ -108,7 +108,7 @@ def test_integer_sums_beside_a_midpoint_wherever_its_bits_lie():
 
 
 @pytest.mark.parametrize("k", [300, 5000])
-def test_a_second_digit_settles_what_one_leaves_open(k):
+def test_a_second_digit_settles_sums_that_one_leaves_open(k):
     """Rows whose halves nearly cancel: one digit is certain of few sums, two of most; both are right where they are
     certain."""
     a, b = draw("cancelling", 200, k), draw("normal", 200, k, seed=1)

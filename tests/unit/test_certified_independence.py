@@ -133,7 +133,7 @@ def test_the_tail_is_needed(monkeypatch):
     assert words(sum_rows(a)) != sum_words(a)
 
 
-def test_knowing_what_is_unknown_is_needed(monkeypatch):
+def test_the_unknown_leaf_is_needed(monkeypatch):
     """Red twin of the extraction: a first sweep that claims certainty loses what the residual's own rounding hides."""
     a = torch.tensor(list(permutations([2.0**24, 1.0, 2.0**-149, 2.0**-30, -(2.0**-30)])))
     assert words(sum_rows(a)) == sum_words(a)

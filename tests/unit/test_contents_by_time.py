@@ -119,7 +119,7 @@ def test_a_content_is_found_in_any_block(times: Any, count: int) -> None:
     assert "eth_getBlockReceipts" not in endpoint.asked
 
 
-def test_few_headers_are_read_and_what_was_found_is_kept() -> None:
+def test_few_headers_are_read_and_results_are_cached() -> None:
     """Twenty million blocks of which the content's is one of the last thousand."""
 
     class Long(list):
@@ -152,7 +152,7 @@ def test_other_events_of_the_second_hide_nothing() -> None:
 
 
 @pytest.mark.parametrize("fault", [{"hidden": frozenset({"x"})}, {"altered": True}])
-def test_what_no_source_shows_is_not_yet_there(fault: dict[str, Any]) -> None:
+def test_a_state_without_source_is_not_yet_there(fault: dict[str, Any]) -> None:
     endpoint = Endpoint(steady(10), {5: ["x"]}, missing=frozenset({"eth_getBlockReceipts"}), **fault)
     contents = reader(endpoint)
     for _ in range(2):
@@ -162,12 +162,12 @@ def test_what_no_source_shows_is_not_yet_there(fault: dict[str, Any]) -> None:
     assert read(contents, endpoint.times[5], "x") == "x"
 
 
-def test_receipts_are_asked_where_logs_are_altered() -> None:
+def test_receipts_are_requested_if_logs_are_altered() -> None:
     endpoint = Endpoint(steady(10), {5: ["x"]}, altered=True)
     assert read(reader(endpoint), endpoint.times[5], "x") == "x"
 
 
-def test_receipts_are_asked_where_logs_are_refused() -> None:
+def test_receipts_are_requested_if_logs_are_refused() -> None:
     endpoint = Endpoint(steady(10), {5: ["x"]}, missing=frozenset({"eth_getLogs"}))
     assert read(reader(endpoint), endpoint.times[5], "x") == "x"
 

@@ -182,7 +182,7 @@ def test_without_a_bound_words_change(monkeypatch):
 
 @pytest.mark.parametrize("word", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("where", ["pictures", "filters"])
-def test_what_is_not_finite_goes_the_direct_way(word, where, ways):
+def test_non_finite_sums_are_computed_directly(word, where, ways):
     pictures, filters = draw("normal", 1, 4, 6, 6), draw("normal", 1, 3, 36, seed=1)
     (pictures[0, 2, 3] if where == "pictures" else filters[0, 1])[2] = word
     rows = patches(pictures)

@@ -84,7 +84,7 @@ def words(found: SealedFolder, key: bytes = KEY) -> list[bytes]:
     return [data[: 4 * n] for data, n in zip(plain, SIZES, strict=True)]
 
 
-def test_what_was_sealed_is_fetched_and_deciphered(sealed, server: ThreadingHTTPServer, tmp_path: Path) -> None:
+def test_sealed_data_are_fetched_and_deciphered(sealed, server: ThreadingHTTPServer, tmp_path: Path) -> None:
     folder, offer = sealed
     assert read_offer(folder) == (JOB, offer)
     server.RequestHandlerClass.faults[:] = ["drop", "garble", "error", "", "garble", "", "", "drop"]
@@ -95,7 +95,7 @@ def test_what_was_sealed_is_fetched_and_deciphered(sealed, server: ThreadingHTTP
     )
 
 
-def test_a_fetch_goes_on_behind_what_is_verified(sealed, tmp_path: Path) -> None:
+def test_a_fetch_resumes_after_the_verified_part(sealed, tmp_path: Path) -> None:
     folder, offer = sealed
     asked: list[int] = []
 
@@ -119,7 +119,7 @@ def test_a_fetch_goes_on_behind_what_is_verified(sealed, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["chunks", "leaves", "hashes"])
-def test_what_was_not_committed_never_arrives(sealed, tmp_path: Path, name: str) -> None:
+def test_uncommitted_data_never_arrive(sealed, tmp_path: Path, name: str) -> None:
     folder, offer = sealed
     tries: list[str] = []
 
@@ -197,7 +197,7 @@ def test_one_refused_chunk_is_the_only_one_that_is_missing_and_may_come_another_
 
 
 @pytest.mark.parametrize("place", [(3, 0), (1, 131), (-1, 0), (1, -1)])
-def test_what_an_endpoint_shows_is_written_only_where_it_belongs(tmp_path: Path, place: tuple[int, int]) -> None:
+def test_data_of_an_endpoint_are_written_only_in_their_place(tmp_path: Path, place: tuple[int, int]) -> None:
     """A fabricated event."""
     with pytest.raises(DeliveryError, match="no chunk"):
         keep_chunk(SHAPE, tmp_path, *place, bytes(64 * 512), bytes(64 * 32))
@@ -206,7 +206,7 @@ def test_what_an_endpoint_shows_is_written_only_where_it_belongs(tmp_path: Path,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_is_away_is_not_asked_for_every_chunk(sealed, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_not_requested_for_every_chunk(sealed, tmp_path: Path) -> None:
     folder, offer = sealed
     asked: list[str] = []
 
@@ -304,7 +304,7 @@ def test_no_reply_is_waited_for_beyond_a_time(server: ThreadingHTTPServer) -> No
     assert time.monotonic() - begin < 5 and len(source.get("leaves", 0, 512)) == 512
 
 
-def test_a_name_with_many_silent_addresses_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_with_many_silent_addresses_causes_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time for connecting is for all of them together."""
     with socket.socket() as silent, ExitStack() as waiting:
         silent.bind(("", 0))

@@ -108,7 +108,7 @@ def test_prices_are_raised_before_the_request_may_be_dropped() -> None:
     assert not raising(at(UNTIL, ASKED))
 
 
-def test_prices_of_requests_that_nobody_can_call_late_are_raised() -> None:
+def test_prices_of_requests_that_cannot_be_reported_as_late_are_raised() -> None:
     """Above the price there is no `refused`, and a trainer that neither answers nor defers would keep all waiting."""
     cheap, end = replace(ASKED, price=49), ASKED.since + 2 * KEY
     assert overdue(at(end + 1, cheap)) is None and not raising(at(end, cheap))
@@ -128,7 +128,7 @@ def test_a_look_ends_before_the_next_decision() -> None:
     assert look_end(at(UNTIL + 9)) == UNTIL
 
 
-def test_what_is_requested_and_declined() -> None:
+def test_requests_and_a_decline() -> None:
     s = at(UNTIL - 1_000, ASKED, replace(ASKED, index=1, chunk=3, answered_at=4))
     assert unrequested(s, [(1, 2), (1, 3)]) == [(1, 3)]
     assert declining(s, True).due and not declining(s, False).due and not declining(at(UNTIL - 1_001), True).due
@@ -138,7 +138,7 @@ def test_what_is_requested_and_declined() -> None:
     assert not probing(s) and probing(at(UNTIL - 1_001)) and not probing(at(UNTIL - 1_000))
 
 
-def test_only_what_is_here_is_confirmed() -> None:
+def test_only_received_data_are_confirmed() -> None:
     s = at(UNTIL - 500)
     assert confirming(s, OFFER).due and not confirming(s, bytes(32)).due and not confirming(s, None).due
     assert not confirming(at(UNTIL - 500, ASKED), OFFER).due and not confirming(at(UNTIL), OFFER).due

@@ -33,7 +33,7 @@ def test_every_role_has_a_service() -> None:
 
 
 @pytest.mark.parametrize("name", ["trainer", "auditor", "watch", "unit"])
-def test_a_service_gives_its_command_what_it_takes(name: str) -> None:
+def test_a_service_passes_valid_options_to_its_command(name: str) -> None:
     words = shlex.split(commands()[name].replace("0x...", VALUES["GAME"]).replace("https://...", "https://example.org"))
     group = typer.main.get_command(app)
     context = group.commands[words[0]].make_context(words[0], words[1:])  # an error where an option is not there

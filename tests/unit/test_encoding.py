@@ -72,7 +72,7 @@ def test_source_record_and_header() -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(operators, st.booleans())
-def test_reading_gives_back_what_was_written(operator: Operator, finite: bool) -> None:
+def test_reading_returns_the_written_words(operator: Operator, finite: bool) -> None:
     assert read_operator(operator_record(operator, finite), "it") == operator
 
 

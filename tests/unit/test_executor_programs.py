@@ -186,7 +186,7 @@ def test_a_map_of_the_front_of_an_output_writes_nothing_behind_its_own(
 # ---- a step ----
 
 
-def test_a_replaced_output_is_what_later_operators_read() -> None:
+def test_later_operators_read_a_replaced_output() -> None:
     double = Map(Function.ADD, (2,), (identity_access(state(), 2),) * 2, False)
     negate = Map(Function.NEG, (2,), (identity_access(Ref(RefClass.OPERATOR, 0), 2),), False)
     world, seen = World(state=[torch.tensor([1.0, 2.0])]), {}
@@ -228,7 +228,7 @@ def keeping_everything(operators: list[Operator], world: World) -> Executor:
     return executor
 
 
-def test_products_that_nobody_reads_for_long(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
+def test_products_that_are_read_much_later(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
     """More than may wait at a time; some are nobody's but the state's, in the end."""
     torch.set_num_threads(3)
     monkeypatch.setattr("vgame.arithmetic.torch.products.WORTH", 1)
@@ -241,7 +241,7 @@ def test_products_that_nobody_reads_for_long(monkeypatch: pytest.MonkeyPatch, th
         assert [to_words(t).tolist() for t in executor.step(1, world.state).state] == expected
 
 
-def test_a_product_that_nobody_reads_is_computed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_without_readers_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every step, so that all take equally long."""
     monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     product = Contract(Variant.DOT, 1, 8, 8, 8, Ref(RefClass.STATE, 0), Ref(RefClass.STATE, 0))

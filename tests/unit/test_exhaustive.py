@@ -139,7 +139,7 @@ def test_settle_equals_the_reference(function: Function) -> None:
     assert [exact.settle(function, w)[0] for w in words] == [reference.evaluate(function, w) for w in words]
 
 
-def test_the_tables_are_what_the_generator_writes() -> None:
+def test_the_tables_equal_the_generators() -> None:
     assert generator.render() == generator.TARGET.read_text()
 
 

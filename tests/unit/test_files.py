@@ -30,7 +30,7 @@ def writer(path: Path) -> subprocess.Popen:
     return process
 
 
-def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_removed_and_a_live_one_is_kept(tmp_path: Path) -> None:
     write_atomic(tmp_path / "run.json", b"old")
     process = writer(tmp_path / "run.json")
     try:
@@ -76,7 +76,7 @@ def test_files_keep_the_users_umask_and_locks_are_the_users_alone(tmp_path: Path
     assert modes == [mode, 0o600]
 
 
-def test_no_more_memory_than_the_file_has_is_asked_for(tmp_path: Path) -> None:
+def test_no_more_memory_than_the_file_needs_is_allocated(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     tracemalloc.start()

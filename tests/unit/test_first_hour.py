@@ -83,7 +83,7 @@ def test_a_name_is_no_markup(digits: Bundle, tmp_path: Path) -> None:
     assert "<b>" not in run._repr_html_() and "&lt;b&gt;|[x](y)" in run._repr_html_()
 
 
-def test_a_notebook_shows_curve_root_and_what_was_checked(
+def test_a_notebook_shows_curve_root_and_validation(
     digits: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VGAME_VALIDATE", "5")
@@ -101,7 +101,7 @@ def test_a_notebook_shows_curve_root_and_what_was_checked(
 @pytest.mark.parametrize(
     "losses, points", [([], 0), ([1.0], 0), ([1.0, 1.0], 2), ([2.0, math.nan, 1.0], 2), ([1.0] * 1001, 334)]
 )
-def test_a_curve_takes_what_a_run_may_hold(losses: list[float], points: int) -> None:
+def test_a_curve_accepts_all_values_of_a_run(losses: list[float], points: int) -> None:
     drawn = re.search('points="(.*?)"', curve(losses))
     assert (len(drawn[1].split()) if drawn else 0) == points and "nan" not in curve(losses)
 
@@ -150,7 +150,7 @@ def test_a_job_needs_neither_interval_nor_seed(tmp_path: Path, steps: int, inter
      ('steps = "9"', "`steps` = '9'; it should be a valid integer"),
      ("steps = 9\ninterval = 0", "`interval` = 0; it should be greater than or equal to 1")],
 )  # fmt: skip
-def test_what_is_wrong_with_steps_is_told_alone(tmp_path: Path, line: str, told: str) -> None:
+def test_an_error_of_steps_is_reported_alone(tmp_path: Path, line: str, told: str) -> None:
     (tmp_path / "job.toml").write_text(f'model = "mine:task"\n{line}\n')
     with pytest.raises(VgameError) as error:
         read_job_file(tmp_path / "job.toml")
@@ -168,7 +168,7 @@ def test_without_an_average_there_is_none_to_export(tmp_path: Path) -> None:
     [({}, ""), ({"slot": 1, "trainer_budget": 60}, "trainer_budget"), ({"claim_window": 60}, "claim_window"),
      ({"challenge_window": 2**31}, "challenge_window"), ({"diverged_pay": 1}, "diverged_pay")],
 )  # fmt: skip
-def test_orders_that_every_trainer_refuses_are_told(digits: Bundle, terms: dict[str, int], word: str) -> None:
+def test_orders_that_every_trainer_refuses_give_a_warning(digits: Bundle, terms: dict[str, int], word: str) -> None:
     bundle = replace(digits, terms=digits.terms.model_copy(update=terms))
     told = refused_by_all(bundle)
     assert bool(told) == bool(word) and word in told

@@ -49,7 +49,7 @@ def job(steps: int, **options) -> vgame.Job:
 
 
 @pytest.mark.parametrize("task", [digits.task, shipped.small_resnet], ids=["digits", "small_resnet"])
-def test_a_shipped_job_takes_about_what_was_told(task, tmp_path: Path) -> None:
+def test_a_shipped_job_takes_about_the_forecast_time(task, tmp_path: Path) -> None:
     """In one of three runs: other work may begin or end between forecast and run."""
     bundle = vgame.prepare(vgame.Job(task(), steps=120, interval=30, seed=1), validate=0)
     for n in range(3):
@@ -133,7 +133,7 @@ def test_a_disk_without_the_room_is_refused_before_the_first_step(
     assert vgame.train(bundle, tmp_path / "run").done  # the lock was given back
 
 
-def test_prepare_tells_it_too(tmp_path: Path) -> None:
+def test_prepare_reports_it_too(tmp_path: Path) -> None:
     counted = vgame.prepare(job(200, interval=50))
     assert counted.forecast.memory is None and counted.forecast.step is None
     assert repr(counted).endswith(" KB of disk)") and "200 steps take about " in counted._repr_html_()
@@ -156,7 +156,7 @@ def test_a_machine_that_cannot_make_a_step_still_prepares(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("told", [Forecast(6, 2, 10**7), Forecast(6, 2, 10**7, 0.013, 0.1, 4 * 10**8)])
-def test_an_event_says_all_of_it(told: Forecast) -> None:
+def test_an_event_has_all_facts(told: Forecast) -> None:
     assert Forecast.of(json.loads(json.dumps(told.fields | {"who": "", "event": "forecast"}))) == told
 
 

@@ -29,7 +29,7 @@ def group(limit: str, used: int, inactive: int, at: str = "") -> dict[str, str]:
     return {f"{at}memory_dot_max": limit, f"{at}memory_dot_current": str(used), f"{at}memory_dot_stat": stat}
 
 
-def test_the_machine_says_it_where_no_group_does(tmp_path: Path) -> None:
+def test_the_machine_has_the_limit_without_a_group(tmp_path: Path) -> None:
     assert free(**system(tmp_path, "0::/\n")) == 16_384_000_000
     assert free(tmp_path / "none", tmp_path / "none") == inf
 

@@ -50,7 +50,7 @@ def test_a_frozen_part_keeps_its_words() -> None:
         ({"0.*": 2.5}, r"a number of steps"),
     ],
 )
-def test_what_cannot_be_frozen_is_named(frozen: dict, expected: str) -> None:
+def test_invalid_frozen_parts_are_named(frozen: dict, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(lambda p: optim.SGD(p, lr=0.1), frozen=frozen)
 

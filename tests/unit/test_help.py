@@ -102,7 +102,7 @@ class Deployer:
         return f"0x{name}"
 
 
-def test_a_deployment_says_how_far_it_is() -> None:
+def test_a_deployment_reports_its_progress() -> None:
     heard: list[tuple[int, int, str]] = []
 
     class Listener(NullProgress):

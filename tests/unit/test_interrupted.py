@@ -98,7 +98,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(bundle: Path, whole: str, run: Pa
     assert (code, last["root"]) == (0, whole)
 
 
-def test_a_second_writer_is_refused_and_what_a_kill_left_is_removed(bundle: Path, whole: str, run: Path) -> None:
+def test_a_second_writer_is_refused_and_leftovers_of_a_kill_are_removed(bundle: Path, whole: str, run: Path) -> None:
     (left,) = {path.parent for path in run.rglob("*.safetensors") if path.parent.name == "states"}
     for name in (
         "states/.0000000004.safetensors.a1b2c3d4.half",

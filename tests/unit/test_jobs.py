@@ -100,7 +100,7 @@ def test_a_job_is_trained_on_one_device_and_audited_on_another(name: str, short)
     assert store.done and len(set(store.roots)) == STEPS and np.isfinite(store.losses()).all()
 
 
-def test_an_audit_tells_a_run_that_is_not_the_jobs(short) -> None:
+def test_an_audit_reports_a_run_of_another_job(short) -> None:
     """The damaged twin: one bit of one committed root."""
     runs, _ = short
     root = runs["digits"] / "roots.bin"
@@ -128,7 +128,7 @@ def test_a_program_runs_without_the_models_source(short) -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
 
 
-def test_what_a_job_file_names_and_is_not_there() -> None:
+def test_missing_files_of_a_job_file() -> None:
     common = {"seed": 1, "steps": 1, "interval": 1, "schedule": {"lr": "0.1"}}
     for model, args, expected in (
         ("nowhere:task", {}, "cannot be loaded"),

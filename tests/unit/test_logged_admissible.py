@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("allowed", (True, False))
-def test_no_entry_says_anything_of_an_infinity(allowed: bool) -> None:
+def test_no_entry_changes_an_infinity(allowed: bool) -> None:
     """Infinite and NaN sums, and finite ones far beyond 2^128: no device gives another word."""
     a, b = draw("normal", (1, 8, 64), 1), draw("normal", (1, 8, 64), 2) * 2.0**70
     a[0, 0, 0], a[0, 1, 1], a[0, 2] = torch.inf, torch.nan, a[0, 2] * 2.0**70
@@ -99,7 +99,7 @@ def test_the_predicate_on_cases_by_hand() -> None:
     assert round_fraction(middle, 32) == one
 
 
-def test_an_auditor_has_the_word_of_the_integers_whatever_the_log_says() -> None:
+def test_an_auditor_has_the_word_of_the_integers_for_every_log() -> None:
     """Entries left out, added, flipped: with proven windows the word is a function of operands and log, on every
     device."""
     a, b = draw("normal", (1, 8, 512), 1), draw("normal", (1, 8, 512), 2)

@@ -34,7 +34,7 @@ def test_tables_are_put_between_their_marks_only(found: dict) -> None:
     assert filled.endswith("<!-- end of storage -->\nafter\n") and fill(filled, found) == filled
 
 
-def test_what_the_paper_claims_is_what_was_measured(found: dict) -> None:
+def test_the_papers_claims_match_the_measurements(found: dict) -> None:
     """In no mode that replicates by proof or by its log did any tensor ever differ; the sparse log is small enough."""
     for job, one in found["divergence"].items():
         for mode in ("correct", "proven", "logged"):

@@ -160,7 +160,7 @@ def test_a_tampered_log_is_convicted(bundle: Path, tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_what_a_tampering_trainer_may_do(run: Path, bundle: Path, tmp_path: Path) -> None:
+def test_effects_of_a_tampering_trainer(run: Path, bundle: Path, tmp_path: Path) -> None:
     """The freedom that remains: where the bound reaches over a midpoint, either word is a rounding that some device
     makes."""
     log, free = open_run(run).log, []
@@ -207,13 +207,13 @@ def test_the_search_finds_the_least_safe_window() -> None:
     assert search(2 * bounds, bounds) == 2.0
 
 
-def test_calibration_says_what_failed() -> None:
+def test_calibration_reports_the_failure() -> None:
     made = prepare(job())
     with pytest.raises(VgameError, match=r"calibration on device nowhere failed: .*there is no device 'nowhere'"):
         calibrate(made, 1, ("nowhere",))
 
 
-def test_what_a_job_file_may_say(tmp_path: Path) -> None:
+def test_valid_fields_of_a_job_file(tmp_path: Path) -> None:
     text = (ROOT / "vgame/tasks/digits.toml").read_text()
     for old, new, message in (
         ('mode = "correct"', 'mode = "logged"\nlog = { bits = 25 }', "log.bits"),

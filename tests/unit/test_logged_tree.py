@@ -45,7 +45,7 @@ STEPS = [
 ]
 
 
-def test_every_element_opens_to_what_the_log_says() -> None:
+def test_every_element_opens_to_its_log_entry() -> None:
     root = interval_root(program(), STEPS)
     for step, log in enumerate(STEPS):
         for operator, elements in ((0, 700), (2, 3)):
@@ -85,7 +85,7 @@ def test_a_step_without_entries_is_a_constant() -> None:
     assert step_root(program(), {}) == step_root(program(), {0: Entries()}) != step_root(program(), STEPS[2])
 
 
-def test_the_root_of_a_log_that_says_much_needs_memory_for_one_step(tmp_path: Path) -> None:
+def test_the_root_of_a_large_log_needs_memory_for_one_step(tmp_path: Path) -> None:
     """Whoever writes the log chooses how much it says: something about every element of every step."""
     size = 1 << 14
     program = Program((Contract(Variant.DOT, 1, size, 1, 2, STATE, STATE),), (Source(STATE, 4, False),), (), 0, 0, 0)

@@ -99,7 +99,7 @@ def give_away(path: Path) -> None:
         pytest.param(give_away, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")),
     ],
 )
-def test_what_strangers_could_have_written_is_not_read(
+def test_files_writable_by_others_are_not_read(
     change: Callable[[Path], None], right: tuple[Path, str], tmp_path: Path
 ) -> None:
     shutil.copytree(right[0], tmp_path, dirs_exist_ok=True)
@@ -152,7 +152,7 @@ def replace_small(source: str, target: str, replace: Callable[[str, str], None] 
 
 
 @pytest.mark.parametrize("beside", ["called_loop.py", "tables/called_loop.py"])
-def test_a_loop_is_compiled_again_when_what_it_calls_has_changed(
+def test_a_loop_is_recompiled_after_a_change_of_its_callee(
     beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own cache looks at seconds
@@ -242,7 +242,7 @@ def test_elementary_functions_are_compiled_by_one_process_each(
     assert words == again and words[0] != words[1]
 
 
-def test_nobody_waits_for_ever_for_a_process_that_compiles(
+def test_no_process_waits_for_ever_for_a_compiling_one(
     together: tuple[Path, list[tuple[list[list[int]], list[int]]]],
 ) -> None:
     """It may have been stopped."""

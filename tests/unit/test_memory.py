@@ -42,7 +42,7 @@ def executor(operators: list[Operator], world: World) -> Executor:
 
 
 @pytest.mark.parametrize(("bytes_more", "fits"), [(0, True), (-4, False)])
-def test_what_lives_at_once(monkeypatch: pytest.MonkeyPatch, bytes_more: int, fits: bool) -> None:
+def test_words_alive_at_once(monkeypatch: pytest.MonkeyPatch, bytes_more: int, fits: bool) -> None:
     world = World(data=(torch.zeros(100),))
     memory = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 4 * (3 * WORDS + 100) + bytes_more}
     monkeypatch.setattr(os, "sysconf", memory.__getitem__)
@@ -53,7 +53,7 @@ def test_what_lives_at_once(monkeypatch: pytest.MonkeyPatch, bytes_more: int, fi
         executor(OPERATORS, world).step(1, ())
 
 
-def test_a_job_of_a_stranger() -> None:
+def test_a_job_of_another_account() -> None:
     most = 2**31 - 1
     every = [Philox(most) for _ in range(100)]
     readers = [Gather(1, 1, most, Ref(RefClass.DATA, 0), read(i), 0, True) for i in range(100)]

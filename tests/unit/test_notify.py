@@ -77,7 +77,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(
 
 
 @pytest.mark.parametrize("command, why", [("sh -c 'exit 3'", "exit code 3"), ("/dev/null", "Permission denied")])
-def test_a_command_that_fails_is_told_once(
+def test_a_failing_command_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, why: str
 ) -> None:
     monkeypatch.setattr("vgame.agents.notify.shutil.which", lambda name: name)
@@ -112,7 +112,7 @@ def test_no_message_has_the_arguments(capsys: pytest.CaptureFixture[str], comman
 
 
 @pytest.mark.parametrize("command", ["", "no-such-program-at-all --x", "sh 'half"])
-def test_what_is_no_command_is_refused_at_once(command: str) -> None:
+def test_an_invalid_command_is_refused_at_once(command: str) -> None:
     with pytest.raises(VgameError, match=r"--notify .*: "):
         notify(command, "auditor")
 

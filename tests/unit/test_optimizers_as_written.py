@@ -75,7 +75,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", of_many(OPTIMIZERS, "Adafactor", "NAdam", "ASGD", "SGD, maximize", "a user's own"))
-def test_an_optimizer_does_what_its_own_step_does(name: str) -> None:
+def test_a_program_computes_the_optimizers_own_step(name: str) -> None:
     compare(OPTIMIZERS[name])
 
 
@@ -131,7 +131,7 @@ SCHEDULERS = {
 
 
 @pytest.mark.parametrize(("make", "schedulers"), SCHEDULERS.values(), ids=SCHEDULERS)
-def test_a_scheduler_sets_what_it_sets_in_its_own_loop(make: Callable, schedulers: Callable) -> None:
+def test_a_scheduler_sets_the_values_of_torchs_own_loop(make: Callable, schedulers: Callable) -> None:
     compare(make, schedulers)
 
 
@@ -160,7 +160,7 @@ def test_an_unusual_first_step_is_a_form_of_its_own() -> None:
     assert any(torch.equal(c, torch.tensor([0.0] + [1.0] * (STEPS - 1))) for c in program.scalars.unbind(1))
 
 
-def test_slots_start_from_what_the_optimizer_starts_from() -> None:
+def test_slots_start_from_the_optimizers_initial_state() -> None:
     program = lowered(OPTIMIZERS["Adagrad"])
     sums = [t for l, t in zip(program.program.labels.state, program.state, strict=True) if l.name.startswith("sum.")]
     assert len(sums) == 5 and all(torch.equal(t, torch.full_like(t, 0.1)) for t in sums)
@@ -178,7 +178,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "expected"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_captured_is_named(make: Callable, expected: str) -> None:
+def test_unsupported_code_is_named(make: Callable, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(lambda p: make(p, lr=0.1))
 

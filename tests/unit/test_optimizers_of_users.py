@@ -234,7 +234,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("step", "expected"), REFUSED.items(), ids=lambda x: getattr(x, "__name__", ""))
-def test_what_a_program_would_not_follow_is_named(step: Callable, expected: str) -> None:
+def test_unsupported_steps_are_named(step: Callable, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(optimizer_of(step), build=equal_layers)
 

@@ -46,7 +46,7 @@ def wrong_function(functions: Any) -> None:
     ("name", "change"),
     [("trees", wrong_leaf), ("sums", wrong_sum), ("random", wrong_shuffle), ("functions", wrong_function)],
 )
-def test_a_vector_that_is_another_is_told(name: str, change: Callable[[Any], None], tmp_path: Path) -> None:
+def test_a_wrong_vector_is_reported(name: str, change: Callable[[Any], None], tmp_path: Path) -> None:
     shutil.copytree(VECTORS, tmp_path / "vectors")
     vectors = json.loads((VECTORS / f"{name}.json").read_text())
     change(vectors)

@@ -134,7 +134,7 @@ ELSEWHERE: list[torch.Tensor] = []
 
 
 @pytest.mark.parametrize(("then", "expected"), CHANGED.values(), ids=CHANGED)
-def test_what_a_program_would_not_carry_to_the_next_step_is_refused(then, expected: str) -> None:
+def test_state_that_a_program_would_not_carry_is_refused(then, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(Holding(then))
 
@@ -215,7 +215,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize(("loss", "expected"), AROUND.values(), ids=AROUND)
-def test_what_changes_around_a_loss_is_refused_by_name(loss, expected: str) -> None:
+def test_changing_state_around_a_loss_is_refused_by_name(loss, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(Made(lambda m, x: x), loss=loss)
 
@@ -286,7 +286,7 @@ ALIASES = {
 
 
 @pytest.mark.parametrize(("make", "expected"), ALIASES.values(), ids=ALIASES)
-def test_what_a_step_changes_has_one_tensor(make, expected: str | None) -> None:
+def test_changed_memory_has_one_tensor(make, expected: str | None) -> None:
     model, loss = make()
     if expected is None:
         assert lowered(model, loss=loss).program.operators
@@ -306,14 +306,14 @@ def _kept(model: nn.Module, y: torch.Tensor) -> None:
     y.mul_(model.nothing * model.table[tuple(y.shape)]).add_(sum(model.list) * model.object.n)
 
 
-def test_what_every_step_makes_or_finds_the_same_is_not_carried() -> None:
+def test_repeated_values_are_not_carried() -> None:
     model = Holding(_kept)
     first = lowered(model)
     assert (model.nothing, model.number, model.list, model.table) == (None, 1, [], {}) and model.object.n == 1
     assert lowered(model).program.root == first.program.root
 
 
-def test_what_is_made_anew_at_every_step_is_not_carried() -> None:
+def test_values_made_in_every_step_are_not_carried() -> None:
     def then(model: nn.Module, y: torch.Tensor) -> None:
         model.plain, model.nothing = torch.full((3,), 2.0), y
 
@@ -374,7 +374,7 @@ HANGING = {
 
 
 @pytest.mark.parametrize(("optimizer", "hang", "expected"), HANGING.values(), ids=HANGING)
-def test_what_hangs_on_parameters_and_optimizer_is_refused(optimizer, hang, expected: str) -> None:
+def test_hooks_on_parameters_and_optimizer_are_refused(optimizer, hang, expected: str) -> None:
     model = Made(lambda m, x: x)
     task = Task(model, squares, optimizer(model.parameters()), {"x": torch.ones(8, 3)}, 4)
     assert lower_task(task, Schedule(lr="0.1"), 1).program.operators

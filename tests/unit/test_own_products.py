@@ -212,7 +212,7 @@ def made_by() -> str:
     return next(finding.detail for finding in examine("cpu") if finding.what == "products are made by")
 
 
-def test_the_switch_and_the_doctor_that_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_switch_and_the_doctors_report(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("the library")
 

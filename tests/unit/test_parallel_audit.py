@@ -49,7 +49,7 @@ def test_the_same_word_as_one_process(run: Path, monkeypatch: pytest.MonkeyPatch
     assert seen[-1] == "######"
 
 
-def test_the_lowest_difference_is_told(copy: Path) -> None:
+def test_the_lowest_difference_is_reported(copy: Path) -> None:
     cheat(copy, (3, 5))
     one, two = vgame.audit(copy), vgame.audit(copy, workers=2)
     assert not two.match and (one.differs, one.mine) == (two.differs, two.mine) == (3, one.mine)
@@ -206,7 +206,7 @@ def test_an_audit_that_a_signal_ended_goes_on(run: Path, tmp_path: Path, monkeyp
     assert vgame.audit(run, record=record).match and len(asked) == 3 + 6 - known
 
 
-def test_a_record_of_another_run_says_nothing(run: Path, tmp_path: Path) -> None:
+def test_a_record_of_another_run_is_ignored(run: Path, tmp_path: Path) -> None:
     other = vgame.train(bundle("0.2"), tmp_path / "other").folder
     assert vgame.audit(other, record=tmp_path / "record").match  # one worker
     store = open_run(run)

@@ -129,7 +129,7 @@ def test_the_bound_is_needed(monkeypatch):
     assert not torch.equal(words(1.0), whole)
 
 
-def test_digits_that_leave_a_sum_open_are_asked_for_again(monkeypatch):
+def test_digits_that_leave_a_sum_open_are_requested_again(monkeypatch):
     """Cancellation below what two digits hold, with the terms on different ranks."""
     asked: list[bool] = []
     scales = partial.scales
@@ -143,7 +143,7 @@ def test_digits_that_leave_a_sum_open_are_asked_for_again(monkeypatch):
     assert True in asked, "all digits were needed"
 
 
-def test_what_a_rank_claims_is_held_against_its_terms():
+def test_a_ranks_sum_is_compared_with_its_terms():
     a = draw("normal", 1, 2, 50, seed=9)
     group = LocalGroup(0, 1, {}, threading.Barrier(1))
     one = Sum(group, Summands(a), (1, 2, 1), None, 50)

@@ -73,7 +73,7 @@ def test_a_state_that_is_not_finite(digits):
         assert [words(t) for t in found.state] == [words(t) for t in wanted.state]
 
 
-def test_what_a_step_gave_stays(digits):
+def test_results_of_a_step_stay(digits):
     planned = executor_of(digits, plans=True)
     state = planned.initial(digits.state)
     first = planned.step(1, state)
@@ -93,7 +93,7 @@ def test_two_threads_step_one_executor(digits):
             assert [[words(t) for t in tensors] for tensors in found] == wanted
 
 
-def test_who_looks_or_replaces_the_library_has_the_ordinary_way(digits, monkeypatch):
+def test_taps_and_replaced_libraries_use_the_ordinary_way(digits, monkeypatch):
     planned = executor_of(digits, plans=True)
     state, taken = planned.initial(digits.state), []
     monkeypatch.setattr(Run, "compute_unit", lambda self, unit: taken.append(unit) or 1 / 0)
@@ -107,7 +107,7 @@ def test_who_looks_or_replaces_the_library_has_the_ordinary_way(digits, monkeypa
         planned.step(1, state)
 
 
-def test_times_are_told_of_every_operator(digits):
+def test_times_are_reported_for_every_operator(digits):
     planned, told = executor_of(digits, plans=True), {}
     planned.watch = lambda index, seconds: told.update({index: seconds})
     planned.step(1, planned.initial(digits.state))
@@ -121,7 +121,7 @@ def test_large_steps_are_not_planned(digits, monkeypatch):
     assert large._plan is False
 
 
-def test_a_program_whose_results_are_what_it_was_given(digits):
+def test_a_program_whose_results_are_its_inputs(digits):
     """State that no operator makes, data and scalars as state."""
     sources = list(digits.program.sources)
     sources[0] = replace(sources[0], ref=replace(sources[0].ref, cls=RefClass.STATE, index=0))

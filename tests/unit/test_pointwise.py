@@ -205,7 +205,7 @@ def test_chains_are_their_operators(seed):
     assert result.not_finite == (infinite[0] if infinite else None)
 
 
-def test_what_a_chain_is():
+def test_the_fields_of_a_chain():
     """Three maps in place are one unit; what reads a value elsewhere ends the chain, and only what others read is
     stored."""
     first, second = Ref(RefClass.OPERATOR, 0), Ref(RefClass.OPERATOR, 1)

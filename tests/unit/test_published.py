@@ -176,7 +176,7 @@ def serve() -> Iterator[Serve]:
         server.server_close()
 
 
-def test_only_what_is_needed_is_fetched(run: Path, serve: Serve) -> None:
+def test_only_needed_data_are_fetched(run: Path, serve: Serve) -> None:
     server = serve(run)
     found = vgame.audit(server.url, segments=(3, 3))
     assert found == vgame.audit(run, segments=(3, 3)) and found.match
@@ -218,7 +218,7 @@ def test_a_fault_that_stays_is_named(run: Path, serve: Serve, cache: Path, fault
     assert not list(cache.glob("*/states/*24.safetensors")) and not list(cache.glob("**/*.half"))
 
 
-def test_what_killed_workers_left_is_removed(run: Path, serve: Serve, cache: Path) -> None:
+def test_leftovers_of_killed_workers_are_removed(run: Path, serve: Serve, cache: Path) -> None:
     """What another process still writes stays."""
     server = serve(run)
     states = open_published([server.url]).folder / "states"
@@ -250,7 +250,7 @@ def test_a_server_that_drips(run: Path, serve: Serve, monkeypatch, fault: Callab
     assert time.monotonic() - begin < 4
 
 
-def test_a_server_that_is_late_is_not_asked_again(run: Path, serve: Serve, monkeypatch) -> None:
+def test_a_late_server_is_not_requested_again(run: Path, serve: Serve, monkeypatch) -> None:
     monkeypatch.setattr(published, "ANSWER", 0.1)
     monkeypatch.setattr(published, "LATE", 0.5)
     server, mirror = serve(run), serve(run)
@@ -261,7 +261,7 @@ def test_a_server_that_is_late_is_not_asked_again(run: Path, serve: Serve, monke
     assert len(server.asked) == 1
 
 
-def test_after_its_time_nothing_is_asked(run: Path, serve: Serve) -> None:
+def test_no_request_after_the_deadline(run: Path, serve: Serve) -> None:
     """A slow answer is not waited for to its end: the time is looked at between two blocks, and before each try."""
     server, begin = serve(run), time.monotonic()
     store = open_published([server.url], until=begin + 3600)
@@ -326,7 +326,7 @@ def test_a_missing_state_makes_a_longer_part(copy: Path, serve: Serve) -> None:
         vgame.audit(server.url)
 
 
-def test_what_is_kept_is_checked_too(run: Path, serve: Serve, cache: Path) -> None:
+def test_kept_states_are_checked_too(run: Path, serve: Serve, cache: Path) -> None:
     server = serve(run)
     assert vgame.audit(server.url).match
     (kept,) = cache.glob(f"*/{STATE}")

@@ -30,7 +30,7 @@ def audited(run: Path, *options: str, world: int = 2) -> tuple[list[int], list[d
 
 
 @pytest.mark.parametrize("options", [[], ["--segment", "2..3"]])
-def test_ranks_find_what_one_finds(run, options):
+def test_ranks_find_the_same_as_one_rank(run, options):
     codes, lines, complaints = audited(run, *options)
     verdicts = [line for line in lines if line["event"] == "audited"]
     assert codes == [0, 0] and len(verdicts) == 1, complaints

@@ -78,7 +78,7 @@ def test_a_flipped_bit_is_named(bundle, world, broken):
     assert told[1:] == [f"{told[0]} (said)"] * (world - 1), "one sentence, said by one rank"
 
 
-def test_a_fault_that_does_not_come_again_is_told(bundle):
+def test_a_fault_that_does_not_recur_is_reported(bundle):
     told = errors(bundle, 3, 1, times=1)
     assert "at step 1 a rank computed other bits once, and not again" in told[0]
 

@@ -57,7 +57,7 @@ def test_words_arrive_in_any_order_of_looking():
         assert torch.equal(take(), piece)
 
 
-def test_a_block_is_written_again_only_when_nobody_looks_at_it():
+def test_a_block_is_reused_only_without_views():
     first, second = meet(2)
 
     def passed(number: int) -> torch.Tensor:
@@ -88,7 +88,7 @@ def test_one_piece_for_several_ranks_is_written_once():
     assert first.blocks[0].free
 
 
-def test_who_gives_more_than_is_taken_waits():
+def test_a_rank_with_too_many_unread_pieces_waits():
     first, second = meet(2)
     got = []
 
@@ -168,7 +168,7 @@ def blocks() -> list[str]:
     return [file for file in files if os.path.lexists(file) and "memfd:vgame" in os.readlink(file)]
 
 
-def test_closed_memory_leaves_no_file_and_what_was_taken_can_be_read():
+def test_closed_memory_leaves_no_file_and_views_stay_readable():
     before = blocks()
     first, second = meet(2)
     take = second.expect(0, 5)
@@ -200,7 +200,7 @@ def test_after_a_failure_memory_is_given_back_and_never_taken_for_other_memory(m
     assert blocks() == before
 
 
-def test_who_closes_waits_for_no_reader_that_has_ended(ended):
+def test_closing_waits_for_no_ended_reader(ended):
     first, _ = meet(2)
     first.give({1: torch.arange(5, dtype=torch.int32)})
     first.addresses[1][0] = ended

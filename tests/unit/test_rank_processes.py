@@ -232,7 +232,7 @@ def test_runs_that_end_early_keep_nothing(bundles, tmp_path):
     assert outputs == ["Cancelled: early\n", "RankError: rank 0 has failed; it reports the error\n"], told
 
 
-def test_an_address_where_nobody_is(bundles, tmp_path):
+def test_an_address_without_a_server(bundles, tmp_path):
     line = ["-m", "vgame", "train", str(bundles["short"]), "--out", str(tmp_path / "run"), "--timeout", "1"]
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RANK": "1"}
     done = forked.run([sys.executable, *line], env=os.environ | environment | {"PYTHONPATH": str(ROOT)})

@@ -131,7 +131,7 @@ def test_a_whole_tensor_is_one_piece_for_all():
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_a_run_that_diverges_says_where_as_one_rank_does(tmp_path, world):
+def test_ranks_report_a_divergence_as_one_rank_does(tmp_path, world):
     job = vgame.Job(rows_task(6), steps=8, interval=2, seed=7, schedule=vgame.Constant(lr="1e30"))
     bundle = vgame.prepare(job)
     single = vgame.train(bundle, tmp_path / "alone")

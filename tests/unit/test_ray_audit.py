@@ -99,7 +99,7 @@ class TestConnected:
         assert ray.is_initialized()
         ray.shutdown()
 
-    def test_the_lowest_difference_is_told(self, run: Path, tmp_path: Path, address: str) -> None:
+    def test_the_lowest_difference_is_reported(self, run: Path, tmp_path: Path, address: str) -> None:
         copy = Path(shutil.copytree(run, tmp_path / "copy"))
         cheat(copy, (3, 5))
         one, many = vgame.audit(copy), vgame.audit(copy, ray=address, record=tmp_path / "record")

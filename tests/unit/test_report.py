@@ -80,13 +80,13 @@ def test_a_bonus_that_ends_otherwise_than_its_total_fails_the_story() -> None:
     )
 
 
-def test_what_was_not_compared_is_not_said() -> None:
+def test_an_omitted_comparison_is_not_reported() -> None:
     """The short story has no comparison."""
     honest = {k: v for k, v in HONEST.items() if not k.endswith("_diverged_at")}
     assert "part" not in text_of(replace(WHOLE, honest=honest)).split("Money")[0].split("Devices")[1]
 
 
-def test_what_went_wrong_is_marked() -> None:
+def test_failures_are_marked() -> None:
     cards = {card["label"]: card for card in story_record(replace(WHOLE, conserved=False))["cards"]}
     assert cards["cheats convicted"]["value"] == "1 of 2" and cards["cheats convicted"]["good"] is False
     assert [c["good"] for label, c in cards.items() if label.startswith("money")] == [False]
@@ -109,7 +109,7 @@ def test_money_is_exact() -> None:
     assert [exact_ether(x) for x in (0, 10 * ETHER, ETHER // 2)] == ["0", "10", "0.5"]
 
 
-def test_a_verdict_by_blocks_shows_no_bits_that_nobody_computed() -> None:
+def test_a_verdict_by_blocks_shows_no_uncomputed_bits() -> None:
     blocks = replace(ONE, exact_bits=None, part=3)
     assert (blocks.exact, blocks.facts()["exact_bits"], blocks.facts()["part"]) == ("by partial sum 3", None, 3)
 
@@ -149,7 +149,7 @@ MONEY_LINE = re.compile(
 )
 
 
-def test_the_readme_shows_what_is_printed_today() -> None:
+def test_the_readme_shows_the_current_output() -> None:
     readme = (ROOT / "README.md").read_text()
     block = readme.partition("  watch it: ")[2].partition("```")[0].splitlines()
     ours = printed(WHOLE).splitlines()

@@ -13,7 +13,7 @@ from vgame.errors import ChainError, Over, VgameError
 from vgame.system.progress import Reporter
 
 
-def test_what_nobody_foresaw_is_said_with_its_place_and_borne(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_is_reported_with_its_place_and_survived(capsys: pytest.CaptureFixture[str]) -> None:
     retry = Retry(Reporter(), 0.0, 0.0)
     for _ in range(3):
         with retry:
@@ -23,7 +23,7 @@ def test_what_nobody_foresaw_is_said_with_its_place_and_borne(capsys: pytest.Cap
     assert re.search(r"unforeseen AttributeError at vgame/chain/connection\.py:\d+: .* \(trying again\)", out)
 
 
-def test_what_computes_does_not_try_for_ever() -> None:
+def test_computation_is_not_retried_for_ever() -> None:
     with pytest.raises(ZeroDivisionError), Retry(Reporter(), 0.0, bears=VgameError):
         1 / 0  # noqa: B018
 
@@ -37,7 +37,7 @@ def test_that_all_is_over_ends_a_loop_at_once() -> None:
         raise Over("over")
 
 
-def test_what_failed_is_left_out_for_a_while_and_nobody_waits() -> None:
+def test_a_failed_sink_is_skipped_for_a_while_without_waiting() -> None:
     retry, begin = Deferred(Reporter(), 30.0), time.monotonic()
     assert retry.due
     with retry:

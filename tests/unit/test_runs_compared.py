@@ -36,7 +36,7 @@ def test_a_run_in_progress_matches_so_far(begun: Path, capsys: pytest.CaptureFix
         audit(begun)
 
 
-def test_who_reads_a_run_in_progress_changes_nothing(begun: Path, trained: Path) -> None:
+def test_reading_a_run_in_progress_changes_nothing(begun: Path, trained: Path) -> None:
     (begun / "roots.bin").write_bytes((begun / "roots.bin").read_bytes() + b"half")
     before = {name: (begun / name).read_bytes() for name in ("roots.bin", "losses.bin")}
     store = open_run(begun, writable=True)
@@ -57,7 +57,7 @@ def test_a_fork_that_was_killed_is_forked_again(trained: Path, tmp_path: Path) -
     assert (tmp_path / "fork/losses.bin").stat().st_size == 16
 
 
-def test_what_was_checked_is_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_validation_is_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sentence(capsys, run, segment="2..3").startswith("MATCH of 2 of 3 segments (2..3): theirs ")
     assert sentence(capsys, run, sample=1.0).startswith("MATCH of 3 of 3 segments (1..3): theirs ")
     assert (
@@ -124,7 +124,7 @@ def test_locate_names_a_divergence_that_only_one_run_has(
     assert found.operator == load_bundle(trained / "job").program.operator_name(0)
 
 
-def test_locate_takes_a_run_in_progress_for_what_it_is(begun: Path, trained: Path, tmp_path: Path) -> None:
+def test_locate_accepts_a_run_in_progress(begun: Path, trained: Path, tmp_path: Path) -> None:
     other = diverged(shutil.copytree(trained, tmp_path / "other"), 3)
     assert locate(begun, other, "default", QUIET) is None  # one has not come to where the other diverged
     assert locate(other, other, "default", QUIET) is None

@@ -121,7 +121,7 @@ class Halved(DataLoader):
         (lambda: Halved(X, 4), "Halved makes its batches by an __iter__ of its own"),
     ],
 )
-def test_what_a_job_cannot_repeat_is_refused_by_name(made: Any, sentence: str) -> None:
+def test_unrepeatable_state_is_refused_by_name(made: Any, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         task(made())
 

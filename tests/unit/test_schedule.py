@@ -93,7 +93,7 @@ def test_powers_are_enclosed() -> None:
             assert low == high == base**exponent
 
 
-def test_what_rounds_to_infinity_is_refused() -> None:
+def test_values_that_round_to_infinity_are_refused() -> None:
     edge = 2**128 - 2**103
     assert word(Fraction(edge - 1)) == 0x7F7FFFFF
     for value in (Fraction(edge), Schedule(kind="step", lr="1", factor="1e10").rate(99, 99)):

@@ -33,7 +33,7 @@ def test_a_terminal_gets_no_commands(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("url", [NAME, "http://127.0.0.1:9/v3/sesame", "sesame://user:word@node", "http://[::1/sesame"])
-def test_what_an_endpoint_keeps_secret_is_in_no_message(url: str) -> None:
+def test_secrets_of_an_endpoint_are_in_no_message(url: str) -> None:
     with pytest.raises(ChainError) as caught:
         Chain(url.replace("node.example", "127.0.0.1").replace("https", "http").replace("8545", "9"))
     assert "sesame" not in str(caught.value).replace("sesame://", "") and "word@" not in str(caught.value)

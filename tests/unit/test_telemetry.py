@@ -30,7 +30,7 @@ def spoken(telemetry: Telemetry | None = None, log: Path | None = None) -> Repor
     return reporter
 
 
-def test_health_is_what_the_role_does_now() -> None:
+def test_health_is_the_roles_current_work() -> None:
     telemetry = Telemetry("auditor")
     reporter = spoken(telemetry)
     health = telemetry.health()
@@ -82,7 +82,7 @@ def test_a_log_that_was_rotated_away_is_begun_again(tmp_path: Path) -> None:
     assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["ended"]
 
 
-def test_a_log_that_cannot_be_written_is_said_at_once_and_later_ends_nobody(tmp_path: Path) -> None:
+def test_an_unwritable_log_is_refused_at_start_and_later_ends_no_role(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(VgameError, match=r"--log-json .* cannot be written"):
         observe(Reporter(True), "auditor", None, tmp_path / "file" / "log")
@@ -94,7 +94,7 @@ def test_a_log_that_cannot_be_written_is_said_at_once_and_later_ends_nobody(tmp_
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "127.0.0.1:", "70000", "-1", "9101/health"])
-def test_a_wrong_address_is_said(wrong: str) -> None:
+def test_a_wrong_address_is_reported(wrong: str) -> None:
     with pytest.raises(VgameError, match=r"--metrics .*a port is expected"):
         address_of(wrong)
 
@@ -134,7 +134,7 @@ def test_an_idle_healthy_role_is_alive_and_a_troubled_one_is_not(monkeypatch: py
     assert value(telemetry, "vgame_last_round_seconds") == now[0]
 
 
-def test_a_deadline_comes_nearer_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_comes_nearer_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("vgame.agents.telemetry.time.time", lambda: now[0])
     telemetry = Telemetry("trainer")

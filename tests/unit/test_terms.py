@@ -45,7 +45,7 @@ def bundle() -> Bundle:
     return prepare(JobFile(model="vgame.tasks.digits:task", seed=1, steps=240, interval=10, schedule={"lr": "0.1"}))
 
 
-def test_gas_is_above_what_was_measured() -> None:
+def test_gas_is_above_the_measurements() -> None:
     measured = {name: call["most"] for name, call in RECORD["calls"].items() if name != "createJob"}
     assert set(measured) == set(GAS)
     assert all(GAS[name] >= gas for name, gas in measured.items())
@@ -92,7 +92,7 @@ def test_safe_terms_have_no_shortcoming_and_smaller_ones_have(bundle: Bundle) ->
         ("challenge_window", 2**32 - 1), ("auditor_budget", 2**32 - 1),
     ],
 )  # fmt: skip
-def test_a_trainer_refuses_what_could_hurt_it(bundle: Bundle, name: str, value: int) -> None:
+def test_a_trainer_refuses_harmful_orders(bundle: Bundle, name: str, value: int) -> None:
     terms = safe_terms(bundle, PACE, Prices()).model_copy(update={name: value})
     (problem,) = trainer_shortcomings(replace(bundle, terms=terms), PACE, PRICE)
     assert problem.startswith(name)
@@ -176,7 +176,7 @@ def test_a_proof_of_a_long_row_costs_at_least_its_calldata(bundle: Bundle) -> No
     assert calldata_floor(b"\1" * 4 * row.length) < gas["prove"]
 
 
-def test_bonds_pay_for_what_they_must(bundle: Bundle) -> None:
+def test_bonds_cover_their_obligations(bundle: Bundle) -> None:
     prices = Prices(gas=30 * 10**9, audited=0.25)
     terms, moves = safe_terms(bundle, PACE, prices), count_moves(bundle)
     assert terms.auditor_bond // 2 >= moves.trainer_gas * prices.gas
@@ -189,7 +189,7 @@ def test_bonds_pay_for_what_they_must(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("depth", [5, 8])
 @pytest.mark.parametrize("censorship", [0, 86_400])
-def test_what_is_proposed_is_accepted(bundle: Bundle, depth: int, censorship: int) -> None:
+def test_proposed_terms_are_accepted(bundle: Bundle, depth: int, censorship: int) -> None:
     """Also for a small reward that pays nothing where a run diverges."""
     small = bundle.terms.model_copy(update={"reward": 10**12, "diverged_pay": 0})
     order = replace(bundle, depth=depth, terms=small)
@@ -209,7 +209,7 @@ def test_what_is_proposed_is_accepted(bundle: Bundle, depth: int, censorship: in
         (Pace(0.5, 300_000), "trainer_budget is "),
     ],
 )
-def test_what_nobody_would_accept_is_not_proposed(
+def test_unacceptable_terms_are_not_proposed(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace, expected: str
 ) -> None:
     """A run of 111 days with what it leaves its auditors; a dispute that takes longer."""
@@ -220,7 +220,7 @@ def test_what_nobody_would_accept_is_not_proposed(
     assert expected in str(caught.value) and "order fewer steps or a shorter interval" in str(caught.value)
 
 
-def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proposed_terms_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_bundle(bundle, tmp_path / "bundle")
     prices = Prices(1000 * 10**9, 5 * 10**17, 0.01, censorship=100)
     propose(tmp_path / "bundle", "default", 2.0, prices, Reporter())
@@ -251,7 +251,7 @@ def test_what_is_proposed_can_be_pasted(bundle: Bundle, tmp_path: Path, capsys: 
         (1.0, {"censorship": -1}, "--censorship is a number of seconds, at least 0, got -1"),
     ],
 )
-def test_what_no_job_file_takes_is_not_proposed(
+def test_terms_invalid_in_a_job_file_are_not_proposed(
     slower: float, changed: dict, expected: str, bundle: Bundle, tmp_path: Path
 ) -> None:
     save_bundle(bundle, tmp_path / "bundle")

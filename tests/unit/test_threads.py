@@ -95,7 +95,7 @@ def busy() -> Iterator[threading.Event]:
     later.finish()
 
 
-def test_the_owner_does_what_nobody_has_begun(busy: threading.Event) -> None:
+def test_the_owner_does_work_that_no_helper_has_begun(busy: threading.Event) -> None:
     done, later = [], Later()
     later.start([lambda: done.append((threading.current_thread(), threads()))] * 3)
     later.finish()
@@ -105,7 +105,7 @@ def test_the_owner_does_what_nobody_has_begun(busy: threading.Event) -> None:
     assert len(done) == 3
 
 
-def test_what_is_stopped_is_not_begun(busy: threading.Event) -> None:
+def test_stopped_work_is_not_begun(busy: threading.Event) -> None:
     done, later = [], Later()
     later.start([lambda: done.append(1)] * 3)
     later.stop()
@@ -118,12 +118,12 @@ def test_what_is_stopped_is_not_begun(busy: threading.Event) -> None:
     assert not done
 
 
-def test_what_is_urgent_does_not_wait_for_what_is_later(busy: threading.Event) -> None:
+def test_urgent_work_does_not_wait_for_deferred_work(busy: threading.Event) -> None:
     """All helpers are busy: the caller does its jobs alone."""
     assert each([threading.current_thread] * 5) == [threading.current_thread()] * 5
 
 
-def test_helpers_do_what_is_for_later_by_themselves() -> None:
+def test_helpers_do_deferred_work() -> None:
     done = threading.Barrier(2, timeout=60)
     later = Later()
     later.start([done.wait])
@@ -132,7 +132,7 @@ def test_helpers_do_what_is_for_later_by_themselves() -> None:
 
 
 @pytest.mark.parametrize("bad", range(3))
-def test_an_error_of_what_is_for_later_comes_out_at_its_end(bad: int) -> None:
+def test_an_error_of_deferred_work_is_raised_at_its_end(bad: int) -> None:
     later, ended = Later(), []
 
     def job(place: int) -> None:
@@ -147,7 +147,7 @@ def test_an_error_of_what_is_for_later_comes_out_at_its_end(bad: int) -> None:
     assert threads() == torch.get_num_threads() == 3
 
 
-def test_who_waits_for_others_does_what_is_for_later() -> None:
+def test_a_waiting_owner_does_deferred_work() -> None:
     """The helpers' jobs end only when the offer that came meanwhile is done, so the caller has to do it."""
     caller, did, later = threading.current_thread(), [], Later()
     together, offered, over = threading.Barrier(4, timeout=60), threading.Event(), threading.Event()

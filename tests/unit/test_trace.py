@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     return folder / "run"
 
 
-def test_it_tells_what_a_dispute_reveals(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_shows_the_reveals_of_a_dispute(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(run, load_bundle(run / "job"), writable=False)
     history = History(store, executor_of(store.bundle, "cpu"))
     operator, step, element = 1, 4, 100

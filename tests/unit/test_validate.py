@@ -352,7 +352,7 @@ LONG: dict[str, Callable[[int], Operator]] = {
 @pytest.mark.parametrize(
     ("kind", "most"), [("argmax", 29_000), ("maximum", 29_000), ("sum", 1_850_000), ("dot", 920_000)]
 )
-def test_what_cannot_be_proven_in_one_transaction_is_refused(kind: str, most: int) -> None:
+def test_proofs_too_large_for_a_transaction_are_refused(kind: str, most: int) -> None:
     validate(long_row(LONG[kind](most)), [(most, False)], 1)
     beyond = most + most // 20
     with pytest.raises(

@@ -183,7 +183,7 @@ def test_seconds_are_a_bound() -> None:
 # ---- the bundle, the API, the command line ----
 
 
-def test_what_was_compared_is_in_the_bundle(tmp_path: Path) -> None:
+def test_the_comparison_is_in_the_bundle(tmp_path: Path) -> None:
     job = vgame.Job(task(), steps=3, interval=1, seed=1)
     bundle = vgame.prepare(job, validate=60)
     bundle.save(tmp_path)

@@ -52,7 +52,7 @@ def test_without_memory_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.unchecked == ["the part above 0.0 GB of memory"] and not found.steps
 
 
-def test_by_default_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_default_half_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "free", lambda: 8e9)
     assert Budget(1.0).memory == 4e9
     assert report(task()).complete

@@ -81,7 +81,7 @@ def test_an_operator_of_the_forward_pass(operator: Any, name: str, text: str) ->
     assert told.endswith(f"{where}{line_with(text)}")
 
 
-def test_an_operator_of_the_backward_pass_is_told_by_its_forward_line() -> None:
+def test_an_operator_of_the_backward_pass_is_reported_with_its_forward_line() -> None:
     with moved(aten.leaky_relu_backward.default):
         told = failure(task(Net()))
     assert "gradient.parts.0.inside.weight differs" in told
@@ -139,7 +139,7 @@ def test_the_step_of_an_optimizer() -> None:
     assert told.endswith(f"; it is a step of Own, test_validation_places.py line {line_with('# of Own')}")
 
 
-def test_code_that_asks_for_the_class_of_a_parameter() -> None:
+def test_code_that_tests_the_class_of_a_parameter() -> None:
     """A traced parameter is a tensor of another class, which no capture can hide from `type`."""
 
     class Asking(Net):

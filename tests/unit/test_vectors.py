@@ -51,7 +51,7 @@ def tensor(text: str, integer: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", VECTORS["FILES"])
-def test_a_file_is_what_the_reference_writes(name: str) -> None:
+def test_a_file_equals_that_of_the_reference(name: str) -> None:
     assert (ROOT / "tests" / "vectors" / f"{name}.json").read_text() == VECTORS["render"](name)
 
 
@@ -178,11 +178,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("operator", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
-def test_what_the_rules_of_validity_refuse(operator: Operator, reason: str) -> None:
+def test_orders_refused_by_the_rules_of_validity(operator: Operator, reason: str) -> None:
     assert reason in (refusal(operator) or "it is taken")
 
 
-def test_what_the_rules_of_validity_take() -> None:
+def test_orders_accepted_by_the_rules_of_validity() -> None:
     assert refusal(Map(Function.NEG, (1,), (Access(Ref(RefClass.DATA, 0), (Dim(1),), ((0, 1),)),), False)) is None
     assert refusal(ReduceMax(1, 40_000, 8_000, Ref(RefClass.DATA, 1))) is None
 

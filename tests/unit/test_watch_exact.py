@@ -124,5 +124,5 @@ def test_copies_and_maxima() -> None:
     ]
 
 
-def test_what_is_not_computed_says_why() -> None:
+def test_an_uncomputed_number_has_a_reason() -> None:
     assert computed([{"not": "exp is an elementary function"}]) == [{"not": "exp is an elementary function"}]

@@ -71,7 +71,7 @@ def test_a_run_that_goes_on_is_read_again(run: Path, tmp_path: Path) -> None:
     assert own.record({})["done"] == 6
 
 
-def test_losses_are_thinned_and_what_is_not_finite_is_left_out() -> None:
+def test_losses_are_thinned_and_non_finite_ones_omitted() -> None:
     losses = [float(i) for i in range(10_001)]
     points = sampled(losses)
     assert len(points) <= POINTS and points[0] == [1, 0.0] and points[-1] == [10_001, 10_000.0]
@@ -202,7 +202,7 @@ def test_a_store_shows_the_one_run_of_orders_that_differ_in_their_terms(run: Pat
     assert len(_runs(Watched("", "", runs=(run, run)))) == 1
 
 
-def test_wrong_options_are_said_at_once(run: Path, tmp_path: Path) -> None:
+def test_wrong_options_are_refused_at_once(run: Path, tmp_path: Path) -> None:
     with pytest.raises(VgameError, match="--store needs --bundle"):
         _runs(Watched("", "", store=tmp_path))
     with pytest.raises(VgameError):

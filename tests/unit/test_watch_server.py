@@ -70,7 +70,7 @@ def test_only_loopback_listens(server: PageServer) -> None:
     assert server._socket.getsockname()[0] == "127.0.0.1"
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_taken_port_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -106,7 +106,7 @@ def test_a_page_that_hears_differences_has_the_state() -> None:
     assert heard(Hub(dict), states[:3]) == states[2]
 
 
-def test_an_error_is_shown_beside_what_was_seen_last_and_goes() -> None:
+def test_an_error_is_shown_beside_the_last_state_and_goes() -> None:
     hub, answers = Hub(lambda: answers.pop(0)()), []
 
     def fails() -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_an_error_is_shown_beside_what_was_seen_last_and_goes() -> None:
         assert expected is None or hub.state == expected
 
 
-def test_a_page_that_is_open_shows_what_happens() -> None:
+def test_an_open_page_shows_changes() -> None:
     """Over HTTP, from the hub's own thread: nobody looked, so the page stayed empty."""
     count = itertools.count()
     made = PageServer(Hub(lambda: {"game": {"now": next(count)}}, every=0.05))
@@ -182,7 +182,7 @@ def test_one_look_at_a_time(server: PageServer) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_page_of_another_site_makes_nobody_look(server: PageServer, site: str) -> None:
+def test_a_page_of_another_site_causes_no_reads(server: PageServer, site: str) -> None:
     """It cannot read the answer, but each question would be dozens of requests to the node."""
     looks: list[int] = []
     server.hub.look = lambda: looks.append(1) or dict(GAME)

@@ -51,12 +51,12 @@ COUNTS: list[tuple[Operator, int]] = [
 
 
 @pytest.mark.parametrize(("operator", "count"), COUNTS, ids=lambda x: type(x).__name__)
-def test_what_a_step_computes(operator: Operator, count: int) -> None:
+def test_operations_of_a_step(operator: Operator, count: int) -> None:
     assert operations(World().program([operator, operator])) == 2 * count + 1
 
 
 @pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
-def test_a_job_of_a_stranger(monkeypatch: pytest.MonkeyPatch, more: int, fits: bool) -> None:
+def test_a_job_of_another_account(monkeypatch: pytest.MonkeyPatch, more: int, fits: bool) -> None:
     """Products of 2^12 rows over one small tensor, so many that ten minutes of the fastest core do not suffice: refused
     before an agent, which makes its executor first, accepts or disputes anything."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)

@@ -80,7 +80,7 @@ def test_an_exported_file_loads_into_the_module(run: vgame.Run, tmp_path: Path) 
     assert "is a folder" in refused("export", run.folder, "--out", tmp_path)
 
 
-def test_a_file_is_or_is_not_what_a_final_state_holds(run: vgame.Run, tmp_path: Path) -> None:
+def test_a_file_is_compared_with_a_final_state(run: vgame.Run, tmp_path: Path) -> None:
     path, root = tmp_path / "model.safetensors", final_root(run)
     run.export(path)
     assert set(check_weights(path, root, run.bundle)) == set(Net().state_dict())
@@ -156,7 +156,7 @@ def test_the_schedule_of_a_continued_run_counts_its_own_steps(run: vgame.Run) ->
     assert torch.equal(first.scalars, start.scalars) and first.initial_root != start.initial_root
 
 
-def test_what_does_not_fit_is_named(run: vgame.Run, tmp_path: Path) -> None:
+def test_misfits_are_named(run: vgame.Run, tmp_path: Path) -> None:
     with pytest.raises(
         vgame.VgameError, match=r"cannot be continued by this job: .*first.bias.*initial=run.state_dict\(\)"
     ):
@@ -185,7 +185,7 @@ def test_foreign_weights_are_a_start(tmp_path: Path) -> None:
         vgame.prepare(job(initial=tmp_path / "none.pt"))
 
 
-def test_another_order_is_told_by_what_differs(run: vgame.Run, tmp_path: Path) -> None:
+def test_another_order_is_reported_with_its_differences(run: vgame.Run, tmp_path: Path) -> None:
     def told(**options) -> str:
         vgame.prepare(job(**options)).save(tmp_path / "order")
         with pytest.raises(vgame.StoreError) as error:
@@ -204,7 +204,7 @@ def test_another_order_is_told_by_what_differs(run: vgame.Run, tmp_path: Path) -
     assert "other program (" in told(task=relu) and "optimizer" not in told(task=relu)
 
 
-def test_a_diverged_run_is_a_match_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_diverged_run_is_reported_as_a_diverged_match(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     wild = vgame.train(
         vgame.prepare(job(9, schedule=vgame.Constant(lr="1e38"), task=task(torch.optim.SGD))), tmp_path / "run"
     )
@@ -285,7 +285,7 @@ def prepared(path: Path) -> vgame.Bundle:
     return vgame.prepare(vgame.Job.from_toml(path))
 
 
-def test_a_factory_that_asks_for_a_seed_gets_the_jobs(file) -> None:
+def test_a_factory_with_a_seed_parameter_gets_the_jobs_seed(file) -> None:
     torch.manual_seed(9)
     wanted = nn.Linear(2, 2).weight.detach().reshape(-1)
     assert torch.equal(prepared(file("asks")).state[0], wanted)
@@ -293,7 +293,7 @@ def test_a_factory_that_asks_for_a_seed_gets_the_jobs(file) -> None:
     assert not torch.equal(prepared(file("given", more="[args]\nseed = 5\n")).state[0], wanted)
 
 
-def test_a_factory_with_other_weights_at_each_call_is_told(file, tmp_path: Path) -> None:
+def test_a_factory_with_other_weights_at_each_call_gives_a_warning(file, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"other weights at each call \(weight is one of 2\).*def task\(seed\)"):
         done = CliRunner().invoke(app, ["prepare", str(file("loose", "", "pass")), "--out", str(tmp_path / "bundle")])
     assert done.exit_code == 0
@@ -309,7 +309,7 @@ def test_a_bundle_is_not_overwritten_silently(file, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
 
 
-def test_a_rate_that_is_not_used_is_told(file) -> None:
+def test_an_unused_rate_gives_a_warning(file) -> None:
     with pytest.warns(UserWarning, match=r"the optimizer's lr = 0.3 is not used, the schedule's lr = 0.1 is"):
         prepared(file("rate", lr="0.3", more='[schedule]\nlr = "0.1"\n'))
     with warnings.catch_warnings():
@@ -319,7 +319,7 @@ def test_a_rate_that_is_not_used_is_told(file) -> None:
     assert torch.equal(alone.scalars, torch.full((2, 1), 0.3))
 
 
-def test_a_job_file_names_what_it_starts_from(file, tmp_path: Path) -> None:
+def test_a_job_file_names_its_initial_state(file, tmp_path: Path) -> None:
     first = vgame.train(prepared(file("first")), tmp_path / "run")
     second = prepared(file("second", more='initial = "./run"\n'))
     assert second.before == 2 and torch.equal(second.state[0], first.state_dict()["weight"].reshape(-1))

@@ -191,7 +191,7 @@ def test_another_device_runs_in_a_process_of_its_own(
 
 
 @pytest.mark.wide
-def test_what_another_device_finds_is_told(run: vgame.Run, tmp_path: Path) -> None:
+def test_a_difference_on_another_device_is_reported(run: vgame.Run, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "other")
     other = vgame.Run.open(tmp_path / "other")
     assert vgame.locate(run, other, device="compatible") is None
@@ -219,7 +219,7 @@ def test_cancelled_training_goes_on(run: vgame.Run, bundle: vgame.Bundle, tmp_pa
     assert vgame.train(bundle, tmp_path).root == run.root
 
 
-def test_a_run_that_diverges_says_where(tmp_path: Path) -> None:
+def test_a_diverging_run_reports_the_place(tmp_path: Path) -> None:
     run = vgame.train(vgame.prepare(job(schedule=vgame.Constant(lr="1e38"))), tmp_path)
     assert isinstance(run.divergence, vgame.Divergence) and run.divergence.step <= 7 and run.done
 
@@ -246,7 +246,7 @@ def test_mode_logged_has_terms_of_its_own(tmp_path: Path) -> None:
     assert vgame.audit(run, device="reversed").match and run.state_dict(3)["norm.num_batches_tracked"] == 3
 
 
-def test_errors_are_one_tree_and_say_what_is_wrong(run: vgame.Run, tmp_path: Path) -> None:
+def test_errors_are_one_tree_and_name_the_problem(run: vgame.Run, tmp_path: Path) -> None:
     with pytest.raises(vgame.JobFileError, match=r"`steps` = 0; .*; `schedule.*` .*write lr = "):
         vgame.prepare(job(steps=0, schedule=vgame.Constant(lr=0.1)))
     with pytest.raises(vgame.StoreError, match="is not the folder of a run"):

@@ -221,7 +221,7 @@ def test_parameters_that_are_not_trained_are_named(optimizer: Callable[..., Any]
         bundle(model=model, optimizer=torch.optim.SGD(optimizer(model), lr=0.1))
 
 
-def test_training_a_job_file_names_what_is_not_trained(tmp_path: Path) -> None:
+def test_training_a_job_file_names_untrained_parameters(tmp_path: Path) -> None:
     (tmp_path / "half_net.py").write_text(
         "import torch, vgame\nfrom torch import nn\n"
         "def task():\n    torch.manual_seed(0)\n    m = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))\n"
@@ -233,7 +233,7 @@ def test_training_a_job_file_names_what_is_not_trained(tmp_path: Path) -> None:
         vgame.train(tmp_path / "job.toml", tmp_path / "run")
 
 
-def test_a_batch_of_more_samples_than_there_are_is_told() -> None:
+def test_a_batch_larger_than_the_data_gives_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"batch = 64 is more than the 16 samples of the data"):
         bundle(batch=64)
 

@@ -74,7 +74,7 @@ def test_the_state_has_the_modules_types_and_every_audit_matches(run: vgame.Run,
     assert vgame.train(vgame.Bundle.load(run.folder / "job"), tmp_path / "again").root == run.root
 
 
-def test_an_export_has_the_modules_types_and_is_what_the_state_holds(run: vgame.Run, tmp_path: Path) -> None:
+def test_an_export_has_the_modules_types_and_the_states_words(run: vgame.Run, tmp_path: Path) -> None:
     path, root = tmp_path / "model.safetensors", tensors_root(Kind.STATE, run._at(None)[1])
     run.export(path)
     assert same(load_file(path), run.state_dict())

@@ -37,7 +37,7 @@ def decaying() -> vgame.Job:
     return job(5, task=own)
 
 
-def test_each_committed_step_is_told_once_also_where_training_goes_on(tmp_path: Path) -> None:
+def test_each_committed_step_is_reported_once_also_after_a_resume(tmp_path: Path) -> None:
     tracked, bundle = Run(), vgame.prepare(decaying())
     stopped = iter([False, False, True])
     with pytest.raises(vgame.Cancelled):
@@ -57,13 +57,13 @@ def test_each_committed_step_is_told_once_also_where_training_goes_on(tmp_path: 
     assert tracked.rows[5]["root"] == run._store.roots[-1].hex()
 
 
-def test_a_rank_tells_what_is_committed_without_its_cost(tmp_path: Path) -> None:
+def test_a_rank_reports_committed_steps_without_cost(tmp_path: Path) -> None:
     run, rows = vgame.train(vgame.prepare(job(2)), tmp_path / "run"), []
     Meter(lambda step, values: rows.append((step, dict(values)))).committing(None)(run._store, [], run.losses.tolist())
     assert [step for step, _ in rows] == [1, 2] and "seconds" not in rows[0][1] and "root" in rows[1][1]
 
 
-def test_tensorboard_reads_what_the_command_writes(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_commands_files(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     vgame.prepare(job(5)).save(tmp_path / "bundle")

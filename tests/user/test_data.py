@@ -143,7 +143,7 @@ def masked(samples: list[dict]) -> dict[str, torch.Tensor]:
         ({"x": torch.ones(4)}, {"batch": 2, "order": [0], "weights": [1]}, "order and weights were both given"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_repeated_is_refused(data, options, sentence: str) -> None:
+def test_unrepeatable_data_are_refused(data, options, sentence: str) -> None:
     with pytest.raises(vgame.VgameError, match=sentence):
         task(data, **options)
 
@@ -216,7 +216,7 @@ def test_the_alias_table_holds_the_weights_exactly() -> None:
     assert all(abs(m / sum(mass) - w / sum(weights)) < 2e-9 for m, w in zip(mass, weights, strict=True))
 
 
-def test_a_loaders_sampler_says_the_order() -> None:
+def test_a_loaders_sampler_determines_the_order() -> None:
     data = TensorDataset(torch.ones(6, 2), torch.zeros(6))
     assert task(DataLoader(data, 2)).order == "sequential"
     assert task(DataLoader(data, 2, sampler=RandomSampler(data, replacement=True))).order == "replacement"

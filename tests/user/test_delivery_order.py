@@ -30,7 +30,7 @@ def task() -> tuple[torch.nn.Module, vgame.Task]:
     return model, vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5), data, batch=30)
 
 
-def test_a_client_receives_what_was_trained(tmp_path: Path) -> None:
+def test_a_client_receives_the_trained_state(tmp_path: Path) -> None:
     model, ordered = task()
     job = vgame.Job(ordered, steps=4, interval=2, seed=7, terms=Terms(**WINDOWS))
     bundle = vgame.prepare(job)
@@ -82,7 +82,7 @@ def test_windows_come_together() -> None:
 KEYS = {"a": ("m.w", "float32"), "tied": ("m.w", "float32"), "count": ("m.n", "int64"), "on": ("m.n", "bool")}
 
 
-def test_a_received_file_is_what_an_export_writes(tmp_path: Path) -> None:
+def test_a_received_file_equals_an_export(tmp_path: Path) -> None:
     """Key for key and bit for bit: tied weights, integers of every width, tensors that are not the module's left
     out."""
     from vgame.commit.tensor import tensor_bytes, tensor_root

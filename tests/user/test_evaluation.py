@@ -111,7 +111,7 @@ def test_a_false_number_is_found(run: vgame.Run, tmp_path: Path) -> None:
     assert not vgame.audit(found.run.folder).match
 
 
-def test_what_is_not_finite_is_said(run: vgame.Run, tmp_path: Path) -> None:
+def test_non_finite_values_are_reported(run: vgame.Run, tmp_path: Path) -> None:
     def infinite(model: nn.Module, batch) -> dict[str, torch.Tensor]:
         return {"loss": (model(batch["x"]).sum() * 0 + 1) / 0}
 
@@ -134,7 +134,7 @@ def test_what_is_not_finite_is_said(run: vgame.Run, tmp_path: Path) -> None:
         ({"samples": 0}, "there are no held-out samples"),
     ],
 )
-def test_what_cannot_be_added_up_is_refused(run: vgame.Run, tmp_path: Path, changed, sentence: str) -> None:
+def test_unsupported_totals_are_refused(run: vgame.Run, tmp_path: Path, changed, sentence: str) -> None:
     with pytest.raises(vgame.ProgramError, match=sentence):
         vgame.evaluate(run, task(**changed), tmp_path / "evaluation")
     assert not (tmp_path / "evaluation").exists()

@@ -65,7 +65,7 @@ def test_training_and_auditing_need_neither_a_chain_nor_the_demo(tmp_path: Path)
     )
 
 
-def test_a_command_says_what_to_install(tmp_path: Path) -> None:
+def test_a_command_names_the_missing_package(tmp_path: Path) -> None:
     for words, extra in ((["chain"], "chain"), (["demo"], "chain")):
         done = child(COMMAND.format(words), tmp_path)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
@@ -73,14 +73,14 @@ def test_a_command_says_what_to_install(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["accelerate", "transformers"])
-def test_the_adapter_of_transformers_says_what_to_install(tmp_path: Path, package: str) -> None:
+def test_the_adapter_of_transformers_names_the_missing_package(tmp_path: Path, package: str) -> None:
     done = child("import vgame.hf", tmp_path, [package])
     named = "accelerate" if package == "accelerate" or find_spec("accelerate") is None else "transformers"
     assert f"the package {named} is not installed" in done.stderr, done.stderr
     assert "pip install -e '.[hf]'" in done.stderr and "the above exception" not in done.stderr
 
 
-def test_what_the_tests_need_is_installed_with_them() -> None:
+def test_the_tests_packages_are_installed_with_them() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (own,) = [d for d in extras["dev"] if d.startswith("verified-training[")]
     assert {"data", "hf", "ray", "remote", "tensorboard"} <= set(own.partition("[")[2].rstrip("]").split(","))
@@ -92,7 +92,7 @@ def test_the_version_is_that_of_these_sources(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"vgame {vgame.__version__} ({sources()[-9:-1]})\n"), done.stderr
 
 
-def test_digits_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_name_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     for spec in (None, SimpleNamespace(submodule_search_locations=["nowhere"])):
         monkeypatch.setattr(digits, "find_spec", lambda name, spec=spec: spec)
         with pytest.raises(MissingPackage, match=r"pip install -e '\.\[demo\]'"):
@@ -106,7 +106,7 @@ def test_digits_are_those_that_scikit_learn_loads() -> None:
     assert torch.equal(labels, torch.from_numpy(found.target)[order])
 
 
-def test_the_package_asks_for_no_chain() -> None:
+def test_the_package_needs_no_chain() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert not [
         d for d in project["dependencies"] if d.startswith(("web3", "eth-tester", "py-evm", "scikit", "jinja2"))

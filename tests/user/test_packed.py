@@ -102,7 +102,7 @@ def test_rows_are_made_once_and_anew_when_a_text_changes(tmp_path: Path, monkeyp
     assert not np.array_equal(vgame.packed(one, length=16)[:4], rows[:4])
 
 
-def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
+def test_unsupported_data_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     one = text(tmp_path / "one.txt", 10)
     (tmp_path / "latin").write_bytes("abc\né".encode("latin-1"))

@@ -88,7 +88,7 @@ def both(model, batch):
     return generator + F.softplus(model.critic(fake.detach())).mean() + F.softplus(-model.critic(batch["x"])).mean()
 
 
-def test_what_is_to_be_written_for_a_gan_trains_as_torch_does(tmp_path) -> None:
+def test_the_documented_form_of_a_gan_trains_as_torch_does(tmp_path) -> None:
     def groups(model):
         return torch.optim.Adam(
             [{"params": model.generator.parameters(), "lr": 0.01}, {"params": model.critic.parameters(), "lr": 0.04}]

@@ -43,7 +43,7 @@ def test_a_script(name: str, tmp_path: Path, auditor: Auditor) -> None:
         assert re.search(script.refused, found.sentence) and len(found.sentence.splitlines()) == 1, found
 
 
-def test_an_audit_tells_another_root(tmp_path: Path, auditor: Auditor) -> None:
+def test_an_audit_reports_a_different_root(tmp_path: Path, auditor: Auditor) -> None:
     """The damaged twin: one bit of one committed root."""
     assert outcome(SCRIPTS[DAILY[0]], tmp_path / "run", auditor).audited
     root = tmp_path / "run" / "roots.bin"
