@@ -1,4 +1,4 @@
-"""A real browser before the page. Needs the extra `watch`, Playwright, and a chromium; skipped, and said so, without
+"""A real browser before the page. Needs the extra `watch`, Playwright, and a chromium; skipped with a message without
 them."""
 
 from __future__ import annotations

@@ -173,5 +173,5 @@ def test_every_view_is_readable_at_every_width(stage: Stage, page: Any, tmp_path
         picture = tmp_path / f"{width}-{view.strip('#/').replace('/', '-')[-12:] or 'jobs'}.png"
         page.screenshot(path=picture, full_page=True)
         assert picture.stat().st_size > 10_000
-    page.evaluate("document.querySelector('main dl').style.width = '3ch'")  # such a view would be noticed
+    page.evaluate("document.querySelector('main dl').style.width = '3ch'")  # such a view would be detected
     assert page.evaluate(NARROW)

@@ -1,5 +1,5 @@
-"""The page in a real browser, over a game that real agents play: opened before the challenge, every move seen, the
-verdict seen."""
+"""The page in a real browser, over a game that real agents play: opened before the challenge; shows every move and the
+verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.m
 
 
 class Stage:
-    """A page over a game; it looks when it is told to, for the chain of the tests has one thread."""
+    """A page over a game; it reads only on request, since the tests' chain has one thread."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.reader = scene, Reader(Game(scene.chain, scene.address))
@@ -47,7 +47,7 @@ def stage() -> Iterator[Stage]:
 
 
 def rounds(play: Play, *players: Any) -> Iterator[None]:
-    """One move of somebody after the other."""
+    """The players' moves, one after the other."""
     for _ in range(80):
         if not any(player.step() for player in players):
             return
@@ -121,7 +121,7 @@ def test_an_honest_game_shows_no_alarm(stage: Stage, page: Any) -> None:
 
 
 def hostile() -> dict[str, Any]:
-    """What a stranger could name things."""
+    """Hostile names from other accounts."""
     markup, turned = (
         "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>",
         "safe\u202ecba",

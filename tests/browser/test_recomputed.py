@@ -1,4 +1,4 @@
-"""The contested numbers of the demonstration's disputes, computed once more by a browser: equal to the contract's."""
+"""The contested numbers of the demonstration's disputes, recomputed by a browser: equal to the contract's."""
 
 from __future__ import annotations
 

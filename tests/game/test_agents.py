@@ -1,5 +1,5 @@
-"""What an unattended agent must bear: floods of openings, endpoints that lag, outages, its own mistakes, a queue of
-idle disputes."""
+"""An unattended agent survives floods of openings, lagging endpoints, outages, its own mistakes, a queue of idle
+disputes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from vgame.errors import Abstain, ChainError, NotYet, TooDear
 from vgame.system.progress import Reporter
 
 
-def test_openings_by_strangers_are_not_read(scene: Scene) -> None:
-    """Anybody may open anything, so an auditor that read all openings could be flooded."""
+def test_openings_by_others_are_not_read(scene: Scene) -> None:
+    """Any account may open any node, so an auditor that read all openings could be flooded."""
     play = scene.claimed(SETUP, LIE)
     stranger, auditor = scene.game(), play.auditor()
     width = 1 << SETUP.depth
@@ -41,7 +41,7 @@ def test_openings_by_strangers_are_not_read(scene: Scene) -> None:
 def test_content_that_is_hidden_or_altered_is_waited_for(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, shown: str
 ) -> None:
-    """Also where the state comes from another node than the logs."""
+    """Also if state and logs come from different nodes."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     auditor.step()
@@ -84,7 +84,7 @@ def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
     assert [d.status for d in play.disputes()] == [Status.LAPSED, Status.LAPSED, Status.OPEN]
 
 
-def test_a_trainer_says_which_segments_it_will_be_asked_for(scene: Scene) -> None:
+def test_a_trainer_announces_the_needed_segments(scene: Scene) -> None:
     """All but the first that waits: `vgame trainer --workers` has them executed meanwhile."""
     play, told = scene.claimed(SETUP), []
     accusers = [play.auditor(None, Forcer, step=step) for step in (1, 5, 7)]
@@ -123,7 +123,7 @@ def test_a_crowd_at_the_segments_cannot_run_the_trainer_out_of_time_at_the_run_l
     assert turns <= {Turn.AUDITOR, Turn.AUDITOR_EXPIRED} and play.phase is Phase.CLAIMED
 
 
-def test_patience_says_a_problem_once_and_passes_on_what_is_none_of_the_worlds(capsys) -> None:
+def test_patience_reports_a_problem_once_and_raises_other_errors(capsys) -> None:
     retry = Retry(Reporter(json_lines=True), 0.001, 0.002)
     for _ in range(3):
         with retry:
@@ -137,8 +137,8 @@ def test_patience_says_a_problem_once_and_passes_on_what_is_none_of_the_worlds(c
         raise KeyboardInterrupt
 
 
-def test_patience_says_again_what_stays_and_what_is_left_of_the_clock(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base fee is another in every block: that is no new problem."""
+def test_patience_repeats_a_lasting_problem_with_the_clocks_rest(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base fee changes in every block: that is not a new problem to report."""
     retry = Retry(Reporter(json_lines=True), 0.0, 0.0, lambda: "7 s are left")
     for fee in range(5):
         with retry:
@@ -152,7 +152,7 @@ def test_patience_says_again_what_stays_and_what_is_left_of_the_clock(capsys, mo
     assert capsys.readouterr().out.count("base fee is 9 gwei") == 3
 
 
-def test_players_know_what_is_left_of_their_clocks(scene: Scene) -> None:
+def test_players_know_the_rest_of_their_clocks(scene: Scene) -> None:
     play = scene.post(SETUP)
     trainer, auditor, spec = play.new_trainer(LIE), play.auditor(), SETUP.spec
 
@@ -183,8 +183,8 @@ def test_players_know_what_is_left_of_their_clocks(scene: Scene) -> None:
     auditor.game.chain.lost = False
 
 
-def test_the_trainer_serves_first_who_came_first(scene: Scene) -> None:
-    """By the time of the auditor's move, not by the number of the dispute: the slots that it is given count on that."""
+def test_the_trainer_serves_disputes_in_order(scene: Scene) -> None:
+    """By the time of the auditor's move, not by the number of the dispute: the slots of its grace assume this order."""
     play, served = scene.claimed(SETUP), []
     accusers = [play.auditor(None, FalseAccuser, step_wanted=1 + n) for n in range(2)]
     for accuser in accusers:

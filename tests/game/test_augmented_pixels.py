@@ -1,4 +1,4 @@
-"""Augmentation in disputes on the real contracts: wrong pixels, and wrong numbers that they are made from."""
+"""Augmentation in disputes on the real contracts: wrong pixels, and wrong numbers behind them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ AUGMENTATIONS = (crop_and_flip, colours, erasing_and_noise, resized_crop, mixup,
 
 
 class Net(nn.Module):
-    """What is augmented carries its name in the program."""
+    """The augmentation has its module's name in the program."""
 
     def __init__(self, augmentation: Callable[..., torch.Tensor]) -> None:
         super().__init__()
@@ -106,8 +106,8 @@ class Job:
 
     @cached_property
     def cheats(self) -> dict[str, tuple[int, History]]:
-        """For each kind and function an operator, and the run of one who lies about it; kinds in which a lie changes
-        nothing (the mask hides it, or a shift) are left out."""
+        """For each kind and function an operator, and the run of a cheat about it; kinds in which a lie changes nothing
+        (the mask hides it, or a shift) are left out."""
         found: dict[str, tuple[int, History]] = {}
         for place in reversed(self.inside):
             kind = self.bundle.program.operator_kind(place)
@@ -116,7 +116,7 @@ class Job:
         return found
 
     def cheat(self, place: int) -> History | None:
-        """The run of one who claims another word: the first lie of 16 that changes the run."""
+        """The run of a cheat that claims another word: the first lie of 16 that changes the run."""
         count = self.bundle.program.operators[place].elements
         for element in sorted({count - 1 - i * count // 16 for i in range(min(count, 16))}):
             history = self.history(f"{place}-{element}", Patch(output=self.lie(place, element), first=STRIKE))

@@ -28,7 +28,7 @@ def run_out(play: Play) -> None:
 
 
 def test_one_call_ends_every_idle_dispute(scene: Scene) -> None:
-    """Closed ones, young ones, numbers that are none and numbers that stand twice in the list hinder nobody."""
+    """Closed and young disputes, invalid and repeated numbers in the list have no effect."""
     play = scene.claimed(SETUP)
     idle(play, 5)
     run_out(play)
@@ -101,7 +101,7 @@ def test_a_contract_may_end_them(scene: Scene) -> None:
 
 
 def check_standings(play: Play) -> None:
-    """A page says what the single views say."""
+    """A page equals the single views."""
     shown = list(play.client.all_disputes(play.id))
     assert [s.dispute for s in shown] == play.disputes() and [s.number for s in shown] == list(range(len(shown)))
     for s in shown:

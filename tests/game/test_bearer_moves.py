@@ -1,7 +1,7 @@
 """A signed move can arrive at another state than the one that it was decided for: it is refused there, or does no harm.
 
-Every call that an honest player decides in some story of a small game is made again at every state of every story. What
-the contract takes is followed to the end of the game: the honest have exactly what they are due.
+Every call that an honest player decides in some story of a small game is made again at every state of every story. If
+the contract accepts it, the game is played to its end: honest players have exactly their due.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BOTH_SEGMENTS = [
     for name, machine in SEGMENTS.items()
 ]
 
-# ---- moves that would have done harm, one by one ----
+# ---- moves that would be harmful elsewhere, one by one ----
 
 
 def test_a_trace_is_filed_nowhere_else(scene: Scene) -> None:
@@ -157,7 +157,7 @@ def test_every_opening_by_itself(scene: Scene, base: str) -> None:
     replayed(scene, *BASES[base], singly=True)
 
 
-# ---- contracts that check less ----
+# ---- contracts with fewer checks ----
 
 
 def without_position(play: Play, call: Call) -> Call:
@@ -186,10 +186,10 @@ def without_basis(play: Play, call: Call) -> Call:
 @pytest.mark.parametrize(
     ("altered", "stories"), [(without_position, STEPS), (without_trace, BOTH_TRACES), (without_basis, BOTH_SEGMENTS)]
 )
-def test_what_a_move_names_keeps_it_from_doing_harm(
+def test_the_named_target_makes_a_move_harmless(
     scene: Scene, altered: Callable[[Play, Call], Call], stories: list[Story]
 ) -> None:
-    """Damaged twins: where the contract compares less, an honest player loses in some story."""
+    """Damaged twins: with fewer checks in the contract, an honest player loses in some story."""
     replayed(scene, SMALL, stories)
     with pytest.raises(Harm):
         replayed(scene, SMALL, stories, altered=altered)

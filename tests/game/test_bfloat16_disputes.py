@@ -52,7 +52,7 @@ class Case:
 
     @property
     def lies(self) -> dict[str, int]:
-        """Wrong words; those of rounding twice and not at all only where they are wrong."""
+        """Wrong words; those by double rounding and without rounding only if they are wrong."""
         twice = round_word(self.exact24, BFLOAT16_BITS)
         words = {
             "another": self.exact8 ^ 0x10000,
@@ -113,7 +113,7 @@ class Job:
         return list(self.cases).index(name)
 
     def cheat(self, name: str, word: int, cls: type[History] = CheatingHistory) -> History:
-        """The run of one who claims this word."""
+        """The run of a cheat that claims this word."""
 
         def output(step: int, operator: int, value: torch.Tensor, before: tuple) -> torch.Tensor:
             if (step, operator) == (STRIKE, self.place(name)):

@@ -1,4 +1,4 @@
-"""A bonus by accuracy: paid for a final evaluation of the trained state that reaches the mark, for nothing else.
+"""A bonus by accuracy: paid only for a final evaluation of the trained state that reaches the mark.
 
 A false number is convicted. Trainer and auditor are the real agents, the contracts the real ones.
 """
@@ -99,8 +99,8 @@ def test_a_false_number_is_convicted_and_the_payer_has_the_money_back(system, tr
 def test_an_evaluation_that_was_claimed_before_its_training_is_worth_nothing(
     system, tmp_path: Path, final: bool
 ) -> None:
-    """Who has computed the training first orders its evaluation: no auditor has the state to check it with. The same
-    evaluation once more, claimed after the start, is paid."""
+    """An account that computed the training earlier orders its evaluation: no auditor has the state to check it. The
+    same evaluation, claimed again after the start, is paid."""
     trained = Trained(tmp_path, terms=vgame.Terms(claim_window=10**6))
     stage = Stage(system, trained)
     trainer = Trainer(stage.game(), stage.job, trained.history(trained.run))
@@ -151,7 +151,7 @@ def test_the_mark_itself_is_enough(system, trained: Trained) -> None:
 
 
 def test_no_evaluation_is_prepared_before_the_training_has_a_trainer(stage: Stage) -> None:
-    """It would name nobody, and not be paid."""
+    """It would name no trainer, and not be paid."""
     with pytest.raises(NotYet, match="shows who has accepted the training"):
         stage.escrow.evaluation(stage.id, stage.trained.run, task())
 
@@ -178,7 +178,7 @@ def _evaluated(stage: Stage, run: vgame.Run) -> tuple[bytes, vgame.Run, vgame.Ru
 
 
 def test_an_evaluation_is_claimed_after_the_start(stage: Stage) -> None:
-    """Before it nobody need have the trained state, so nobody could contest a false number. Then another one is
+    """Before it the trained state need not be available, so a false number could not be contested. Then another one is
     paid."""
     trainer = stage.train()
     job, run = stage.evaluation("early")
@@ -212,7 +212,7 @@ def test_a_settled_bonus_can_still_be_read(stage: Stage) -> None:
 # ---- a training that ends otherwise ----
 
 
-def test_a_training_that_nobody_took_pays_back_at_once(stage: Stage) -> None:
+def test_a_training_without_trainer_is_refunded_at_once(stage: Stage) -> None:
     assert stage.escrow.close(stage.id) == "waiting" and stage.refused("giveBack", stage.id) == "NotOver"
     assert stage.refused("start", stage.id) == "NotTrained"
     stage.chain.advance(stage.client.job(stage.job).spec.accept_window + 1)
@@ -284,7 +284,7 @@ def test_an_evaluation_that_measures_something_else_is_neither_promised_nor_orde
 
 
 @pytest.mark.parametrize("place", [31, 95, 500, -1], ids=["amount", "window", "order", "layout"])
-def test_a_promise_is_what_the_contract_holds(stage: Stage, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+def test_a_promise_equals_the_contracts_record(stage: Stage, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
     """An endpoint that alters it is not believed; receipts are a second source."""
     methods, true = stage.chain.node.methods, stage.escrow.promised(stage.id)
 

@@ -1,5 +1,4 @@
-"""What the escrow of a bonus pays nothing for, and what it refuses: damaged proofs, other states, other orders, other
-terms."""
+"""Refusals of the escrow of a bonus: damaged proofs, other states, other orders, other terms."""
 
 from __future__ import annotations
 
@@ -95,7 +94,7 @@ def test_the_evaluation_of_another_state_pays_nothing(shown: tuple[Stage, BonusP
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"depth": 4}, {"terms": {"auditor_bond": 10**17}}])
 def test_an_evaluation_of_another_order_pays_nothing(shown: tuple[Stage, BonusProof], change: dict[str, Any]) -> None:
-    """Fewer bonds, another seed: whatever differs from what was promised."""
+    """Fewer bonds, another seed: any difference from the promise."""
     stage, proof = shown
     bundle = vgame.Run.open(stage.trained.folder / "shown").bundle
     if "terms" in change:
@@ -159,7 +158,7 @@ def opened(stage: Stage, **changes: Any) -> tuple[Any, ...]:
     return astuple(replace(terms, **changes.pop("terms", {}))), astuple(spec), changes.pop("layout", found.layout), 7
 
 
-def test_what_nobody_could_keep_is_not_promised(stage: Stage) -> None:
+def test_unkeepable_terms_are_not_promised(stage: Stage) -> None:
     def refused(value: int = AMOUNT, **changes: Any) -> str:
         return stage.refused("open", *opened(stage, **changes), value=value)
 
@@ -202,7 +201,7 @@ def test_a_recipient_that_refuses_changes_nothing(stage: Stage, mode: str) -> No
     assert stage.chain.balance(taker) == before + AMOUNT
 
 
-def test_a_trainer_sees_what_is_not_its_task(system, trained: Trained) -> None:
+def test_a_trainer_sees_differences_from_its_task(system, trained: Trained) -> None:
     stage = Stage(system, trained)
     escrow, bundle = stage.escrow, trained.bundle
     other = task()
@@ -268,7 +267,7 @@ def test_other_terms_than_the_trainings_are_refused(stage: Stage) -> None:
         stage.escrow.check(stage.escrow._decode(receipt["logs"][0]).args["id"], stage.trained.bundle, task())
 
 
-def test_what_cannot_be_a_mark_is_refused(stage: Stage) -> None:
+def test_invalid_marks_are_refused(stage: Stage) -> None:
     def promise(measured: Callable = measure, total: str = "correct", **changes: Any) -> None:
         terms = {"least": 1, "amount": AMOUNT} | changes
         stage.escrow.promise(stage.job, stage.trained.bundle, task(measured), total, **terms)

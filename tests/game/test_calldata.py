@@ -1,4 +1,4 @@
-"""What the contract takes is what everybody reads, however the call was encoded: content stands in events."""
+"""All parties read the content that the contract accepts, for every encoding of the call: content is in events."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_content_before_its_frame_is_read(scene: Scene) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_trainer_that_encodes_wildly(scene: Scene, seed: int) -> None:
-    """It tries layouts until the contract takes one; the auditor reads all of them."""
+    """It tries layouts until the contract accepts one; the auditor reads all of them."""
     play, dice = scene.claimed(SETUP, LIE), random.Random(seed)
     game = play.trainer.game
 
@@ -118,7 +118,7 @@ def stations(play: Play) -> Iterator[tuple[Trainer, Auditor, Call]]:
 
 
 def other_content(call: Call, dice: random.Random) -> Call:
-    """Where any content is taken, any content: most of its words could be the length of something."""
+    """Arbitrary content if it is accepted: most of its words could be a length."""
     if call.name == "reveal":
         kind, height = dice.randrange(1, 6), dice.randrange(1, 7)
         width = 1 << reveal_depth(height, SETUP.depth)
@@ -155,7 +155,7 @@ class Trial:
         return True
 
     def compare(self) -> None:
-        """What the contract has stored is what an agent reads."""
+        """An agent reads the content that the contract has stored."""
         view, game = ClaimView(self.auditor, self.play.job), self.auditor.game
         openings, events = Openings(game, self.play.id), [decode_log(e) for e in self.node.receipts["case"]["logs"]]
         assert events
@@ -209,7 +209,7 @@ def fuzz(scene: Scene, cases: int) -> None:
         assert 0.1 < taken[name] / taken[f"{name} tried"] < 0.95, name
 
 
-def test_what_the_contract_takes_is_what_agents_read(scene: Scene) -> None:
+def test_the_contract_and_the_agents_read_the_same_terms(scene: Scene) -> None:
     fuzz(scene, cases=60)
 
 

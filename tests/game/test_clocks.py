@@ -1,4 +1,4 @@
-"""Clocks: at each deadline the second before, the second itself, the one after; who is charged for what
+"""Clocks: at each deadline the second before, the second itself, the one after; the charges of each side
 (docs/protocol.md section 3)."""
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ STATE_MOVES = {"reveal", "select", "postSegment", "postTrace", "selectState", "t
 def test_at_every_move_the_last_second_counts_and_the_next_one_does_not(
     scene: Scene, lie: Lies, cause: str, names: set[str]
 ) -> None:
-    """F6 at each node of a whole dispute: the move in the second of the deadline, the timeout by a stranger one second
-    later."""
+    """F6 at each node of a whole dispute: the move in the second of the deadline, the timeout by another account one
+    second later."""
     play = scene.claimed(SETUP, lie)
     auditor, stranger = play.auditor(), scene.game()
     due(auditor).send(auditor.game)
@@ -179,7 +179,8 @@ def test_both_clocks_stand_while_the_other_side_thinks(scene: Scene) -> None:
 @pytest.mark.parametrize("margin,cause", [(30, "element"), (0, "timeout")])
 @pytest.mark.parametrize("honest", ["trainer", "auditor"])
 def test_a_budget_is_for_the_whole_dispute(scene: Scene, honest: str, margin: int, cause: str) -> None:
-    """T9, A4: whoever waits to its last second once has none left, right as it may be; with some left it wins."""
+    """T9, A4: a side that waits to its last second once has none left and loses, even if it is right; with some left it
+    wins."""
     play = scene.claimed(SETUP, None if honest == "trainer" else LIE)
     auditor = play.auditor(*((LIE, Mistaken) if honest == "trainer" else ()))
     player = play.trainer if honest == "trainer" else auditor
@@ -197,7 +198,7 @@ def test_a_budget_is_for_the_whole_dispute(scene: Scene, honest: str, margin: in
 
 
 def test_after_ten_budgets_everything_can_still_be_ended(scene: Scene) -> None:
-    """F9, F10: nobody moves for ages; one call ends each dispute, one the job."""
+    """F9, F10: no move for years; one call ends each dispute, one the job."""
     play = scene.claimed(SETUP)
     accusers = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (1, 5, 8)]
     for rounds, accuser in enumerate(accusers):

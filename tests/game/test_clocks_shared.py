@@ -1,4 +1,4 @@
-"""Clocks of disputes beside each other: what is opened for one counts for all, and what each waits for gives grace."""
+"""Clocks of disputes beside each other: an opening for one counts for all, and each awaited duty gives grace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vgame.chain.records import Level, Phase, Turn
 # ---- one reveal for many disputes ----
 
 
-def test_a_shared_reveal_does_not_eat_anybody_elses_clock(scene: Scene) -> None:
+def test_a_shared_reveal_uses_no_other_players_clock(scene: Scene) -> None:
     """What was opened for one dispute is open in the next: its auditor's clock starts with its own move, the trainer's
     not at all."""
     play = scene.claimed(SETUP, LIE)
@@ -31,7 +31,7 @@ def test_a_shared_reveal_does_not_eat_anybody_elses_clock(scene: Scene) -> None:
     assert play.client.turn(play.id, 1)[0] is Turn.TRAINER
 
 
-def test_an_early_opening_by_a_stranger_costs_nobody_anything(scene: Scene) -> None:
+def test_an_early_opening_by_another_account_costs_no_player(scene: Scene) -> None:
     """Opened before the node is even contested: neither clock ran."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
@@ -51,7 +51,7 @@ def test_an_early_opening_by_a_stranger_costs_nobody_anything(scene: Scene) -> N
 
 
 def test_a_segment_counts_from_its_post_even_if_its_root_was_revealed_before(scene: Scene) -> None:
-    """I13: a reveal of the same hash by a stranger is no post, so the auditor's clock does not run yet."""
+    """I13: a reveal of the same hash by another account is no post, so the auditor's clock does not run yet."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     tree = play.trainer.segment_tree(2)
@@ -79,7 +79,7 @@ def test_two_disputes_wait_for_one_opening(scene: Scene) -> None:
     assert [d.trainer_left for d in play.disputes()] == [first, second]
 
 
-def test_what_was_posted_is_open_to_whoever_enters_there(scene: Scene) -> None:
+def test_posted_roots_serve_every_dispute_that_enters_there(scene: Scene) -> None:
     """The children of the root came with the post: the trainer owes nothing, the auditor's clock starts with the
     challenge."""
     play = scene.claimed(SETUP, LIE)

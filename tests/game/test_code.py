@@ -71,7 +71,7 @@ def _selector(entry: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("part", [1, 2, 3])
 def test_parts_of_another_referee_make_no_game(scene: Scene, part: int) -> None:
-    """It would take jobs, or decide, by that one's word."""
+    """It would accept jobs, or decide, by that other contract."""
     wallet, good, other = parts(scene)
     wallet.deploy("VerificationGame", *good)
     mixed = [*good[:part], other[part], *good[part + 1 :]]

@@ -1,4 +1,4 @@
-"""Whatever a dispute opens is found by the second that the state names, on each chain."""
+"""All openings of a dispute are found by their timestamp in the state, on each chain."""
 
 from __future__ import annotations
 

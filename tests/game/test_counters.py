@@ -1,4 +1,5 @@
-"""A claim takes 2^31 disputes, more than anyone can pay for: the counter cannot be filled to keep auditors out."""
+"""A claim has room for 2^31 disputes, more than any account can pay: the counter cannot be filled to keep auditors
+out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A word that is decided in one dispute is decided in all disputes at its place: no auditor has a move left there."""
+"""A word that is decided in one dispute is decided in all disputes at its place: no auditor has another move there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer's delegates: they answer where it cannot, and can do nothing else."""
+"""A trainer's delegates: they answer disputes in its place, and can do nothing else."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_both_machines_may_play(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("move", ["postSegment", "postTrace", "postPartials"])
-def test_who_is_named_no_longer_or_for_another_job_commits_to_nothing(scene: Scene, move: str) -> None:
+def test_a_removed_or_foreign_delegate_commits_to_nothing(scene: Scene, move: str) -> None:
     play, other = scene.claimed(SETUP), scene.claimed(SETUP)
     second, foreign = named(play), named(other)
     call = play.run_until(move, play.trainer, play.auditor(ERROR, Mistaken))
@@ -71,7 +71,7 @@ def test_who_is_named_no_longer_or_for_another_job_commits_to_nothing(scene: Sce
 
 
 def test_a_delegate_can_do_nothing_else(scene: Scene) -> None:
-    """It does not claim, name delegates or get money, and it does not accept what the trainer has not."""
+    """It does not claim, name delegates or get money, and it accepts no job that the trainer has not accepted."""
     play = scene.post(SETUP)
     play.trainer = play.new_trainer()
     early = Delegate(scene.game(), play.id, SETUP.machine())
@@ -109,7 +109,7 @@ def test_nothing_is_left_to_defend(scene: Scene) -> None:
         Delegate(scene.game(), play.id, SETUP.machine()).step()
 
 
-def test_a_delegate_tells_the_trainers_clocks(scene: Scene) -> None:
+def test_a_delegate_reports_the_trainers_clocks(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     second, accuser = named(play), play.auditor(ERROR, Mistaken)
     play.run_until("postSegment", play.trainer, accuser)

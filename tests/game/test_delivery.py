@@ -46,7 +46,7 @@ NOT_DELIVERED = (SPEC.reward, 0)
 
 
 def test_an_honest_exchange(exchange: Exchange) -> None:
-    """Finality pays nobody; the key, and a complaint window without complaint, do."""
+    """Finality makes no payment; the key, and a complaint window without complaint, do."""
     x = exchange
     assert x.phase is Phase.DELIVERING and owed(x) == (0, 0)
     refuses("NotConfirmed", x.trainer, "revealKey", x.id, astuple(x.offer), KEY)
@@ -88,7 +88,7 @@ def test_no_key(exchange: Exchange) -> None:
     refuses("WrongPhase", x.trainer, "revealKey", x.id, astuple(x.offer), KEY)
 
 
-def test_a_late_key_counts_until_somebody_says_that_it_is_late(exchange: Exchange) -> None:
+def test_a_late_key_counts_until_it_is_reported_as_late(exchange: Exchange) -> None:
     x = exchange
     x.after_window(KEY_WINDOW + 500)
     stale = ("closeDelivery", x.id, int(Phase.DELIVERING))
@@ -107,14 +107,14 @@ def test_a_wrong_key_or_another_offer_reveals_nothing(exchange: Exchange) -> Non
 
 
 def test_the_key_of_another_job_is_none(scene: Scene, tmp_path: Path) -> None:
-    """The hash of the key names the job: who copies an offer cannot be paid by its key."""
+    """The hash of the key names the job: a copied offer cannot be paid by its key."""
     first, second = offered(scene, tmp_path / "a"), offered(scene, tmp_path / "b")
     assert first.offer.key_hash != second.offer.key_hash and first.offer.cipher_root != second.offer.cipher_root
 
 
 @pytest.mark.parametrize("leaf", [0, CHUNK, 2 * CHUNK])
 def test_one_wrong_leaf(scene: Scene, tmp_path: Path, leaf: int) -> None:
-    """Garbage in one leaf's ciphertext, its true hash beside it: nobody sees it before the key, everybody after."""
+    """Garbage in one leaf's ciphertext, its true hash beside it: it is invisible before the key, and visible after."""
 
     def garble(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
         if piece.tensor == BIG:
@@ -257,7 +257,7 @@ def request_call(x: Exchange, tensor: int, chunk: int, price: int = PRICE, index
     return x.client, "request", *x.request_args(tensor, chunk, price, index)
 
 
-def test_what_is_not_there_cannot_be_requested(exchange: Exchange) -> None:
+def test_absent_pieces_cannot_be_requested(exchange: Exchange) -> None:
     x = exchange
     refuses("NoSuchChunk", *request_call(x, BIG, 3))
     refuses("NoSuchChunk", *request_call(x, 0, 1))

@@ -1,5 +1,5 @@
-"""Trainer and client deliver and receive by themselves, whatever the other side does; killed after every move they go
-on."""
+"""Trainer and client deliver and receive by themselves, for any behaviour of the other side; killed after every move
+they resume."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_status_names_the_window_that_runs(sides: Sides) -> None:
     assert (name().window, name().seconds_left) == (None, None)
 
 
-def test_closing_says_that_a_request_was_refused(sides: Sides) -> None:
+def test_closing_reports_a_refused_request(sides: Sides) -> None:
     sides.claim()
     Exchange(sides.play, sides.game, None, None, []).request(1, 2)
     sides.play.advance(SPEC.key_window + 1)
@@ -217,7 +217,7 @@ def test_closing_says_that_a_request_was_refused(sides: Sides) -> None:
     assert phase is Phase.UNDELIVERED and amount == SPEC.reward
 
 
-# ---- what the client does by itself where the trainer does not deliver ----
+# ---- the client's own calls if the trainer does not deliver ----
 
 MARGIN = SPEC.confirm_window // 10
 
@@ -237,7 +237,7 @@ class Partial(Sides):
         self.play.advance(self.game.exchange(self.play.id).until - left - self.play.scene.chain.now())
 
     def presses(self) -> None:
-        """One more try, which finds that something is missing."""
+        """One more try, which finds missing data."""
         with pytest.raises(DeliveryError, match="refused"):
             self.receive()
 
@@ -351,7 +351,7 @@ def test_a_true_hash_that_is_none_is_complained_about_without_the_key(sides: Sid
         sides.receive()
 
 
-def test_a_stranger_receives_but_neither_confirms_nor_requests(partial_sides: Partial) -> None:
+def test_another_account_receives_but_neither_confirms_nor_requests(partial_sides: Partial) -> None:
     sides = partial_sides
     sides.buyer.game = sides.play.scene.game()
     assert sides.receive() is None and not sides.game.exchange(sides.play.id).confirmed_at

@@ -1,4 +1,4 @@
-"""The client decides in time, however slowly it is served and however little it owns."""
+"""The client decides in time, with a slow server and with little money."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Slow(Sides):
         return bytes(len(data)) if self.spoiled and name != "chunks" else data
 
     def receive_to_the_end(self) -> bool:
-        """Has the client the state?"""
+        """Whether the client has the state."""
         for _ in range(60):
             try:
                 if self.receive() is not None:
@@ -57,7 +57,7 @@ class Slow(Sides):
 def test_a_server_that_drips_holds_no_client_beyond_its_window(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool, spoiled: bool, requests: int
 ) -> None:
-    """It has what it pays for, or has declined: however many chunks the contract lets it request."""
+    """It has the paid state, or has declined, for any number of requested chunks."""
     monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", requests)
     sides = Slow(scene, tmp_path)
     sides.spoiled, sides.drip = spoiled, early
@@ -102,7 +102,7 @@ def test_a_look_ends_where_no_block_comes(scene: Scene, tmp_path: Path, monkeypa
 
 @pytest.fixture
 def poor(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Partial:
-    """A chunk does not come; gas has a price in what agents reckon with, on the fast chain it costs nothing."""
+    """A chunk does not come; agents reckon with a gas price; on the fast chain gas is free."""
     sides = Partial(scene, tmp_path)
     sides.claim()
     sides.refuse = chunk_1_of_tensor_1
@@ -129,9 +129,7 @@ def test_a_client_that_can_pay_some_requests_declines_for_the_others(poor: Parti
     assert poor.play.phase is Phase.DECLINED and 0 < len(poor.asked()) < 5
 
 
-def test_what_the_contract_owes_pays_for_requests(
-    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credits_pay_for_requests(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An earlier order came to nothing, and its reward has not been taken."""
     sides = Partial(scene, tmp_path)
     earlier, address = sides.play, sides.play.client.wallet.address

@@ -1,4 +1,4 @@
-"""When the key goes out, by what a node says of finality."""
+"""The time of the key, by a node's finality."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sides(scene: Scene, tmp_path: Path) -> Sides:
 
 @pytest.fixture
 def finalized(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
-    """Sets what the node answers when it is asked for the finalized block."""
+    """Set the node's answer to a query for the finalized block."""
     monkeypatch.setattr(scene.chain, "is_development", False)
     monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
 
@@ -83,21 +83,21 @@ def test_finality_that_comes_too_late_does_not_keep_the_key_back(sides: Sides, f
 
 
 @pytest.mark.parametrize("answer", [http(400), http(403), lambda: None, lambda: {"number": "0x1"}, lambda: "no"])
-def test_a_node_that_does_not_say_what_is_final(sides: Sides, finalized, answer: Callable[[], Any]) -> None:
+def test_a_node_without_finality(sides: Sides, finalized, answer: Callable[[], Any]) -> None:
     """In whatever manner it refuses."""
     finalized(answer)
     assert KEY_WINDOW // 2 <= key_after(sides) <= KEY_WINDOW // 2 + 30
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_an_endpoint_that_fails_when_it_is_asked_what_is_final(sides: Sides, finalized, status: int) -> None:
+def test_an_endpoint_that_fails_at_the_query_for_finality(sides: Sides, finalized, status: int) -> None:
     """It may pass, so nothing is taken for final; at the latest moment the newest blocks decide."""
     finalized(http(status))
     assert LATEST + MOMENT <= key_after(sides) <= LATEST + MOMENT + 30
 
 
 def test_no_key_before_the_newest_block_shows_the_confirmation(sides: Sides, finalized) -> None:
-    """Not even where a node calls everything final."""
+    """Not even if a node calls every block final."""
     future = sides.play.scene.chain.node.blocks[-1] | {"timestamp": hex(2**40)}
     finalized(lambda: future)
     sides.play.advance(DELIVERY.spec.confirm_window - 10 - (sides.play.scene.chain.now() - sides.play.job.since))

@@ -1,4 +1,4 @@
-"""What delivery costs and pays where gas has a price, and how much gas the calls take for states of any size."""
+"""Costs and payments of a delivery with a gas price, and the gas of its calls for states of any size."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def exchange(scene: Scene, fee: object, tmp_path: Path) -> Exchange:
 
 
 def test_an_answer_is_paid_at_the_base_fee_of_its_block(exchange: Exchange, fee) -> None:
-    """Never more than was deposited, and never more than it costs: to be asked is no gain."""
+    """Never more than the deposit, and never more than the cost: requests are no income."""
     x = exchange
     gas = x.gas(BIG, 0)
     x.request(BIG, 0, 3 * PRICE)
@@ -254,7 +254,7 @@ def gas_of(receipt, name: str, args) -> int:
 
 
 def test_the_recorded_gas_is_within_its_bounds() -> None:
-    """docs/gas.json is what scripts/gas.py measured."""
+    """docs/gas.json equals the measurement of scripts/gas.py."""
     record = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())
     most = {name: call["most"] for name, call in record["delivery"].items()}
     assert most["postClaim"] - record["calls"]["postClaim"]["least"] <= 60_000

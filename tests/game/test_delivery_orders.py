@@ -1,5 +1,5 @@
-"""Every order of every call of a small delivery, by anybody, with every silence: all states are visited, and calls at
-random on top.
+"""Every order of every call of a small delivery, by any account, with every silence: all states are visited, and random
+calls in addition.
 
 The ghost counts every wei after each call. Time is a call too: to the end of the window that runs, or one second past
 it.
@@ -51,7 +51,7 @@ class Explorer:
         return job.phase, window, over, bool(e.confirmed_at), len(x.client.requests(x.id)), e.open, late
 
     def since(self) -> int:
-        """When the time of the request began; of none 0."""
+        """Begin of the request's time; 0 without a request."""
         return sum(r.since for r in self.x.client.requests(self.x.id))
 
     def calls(self) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -74,7 +74,7 @@ class Explorer:
         yield "trainer other key", Call("revealKey", (x.id, offer, b"\1" * 32)), trainer
 
     def expected(self, what: str) -> bool:
-        """Is the call accepted?"""
+        """Whether the call is accepted."""
         x, job, e, now = self.x, self.x.play.job, self.x.client.exchange(self.x.id), self.x.play.scene.chain.now() + 1
         open_, who, name = job.phase is Phase.DELIVERING, *what.split(" ", 1)
         undecided = open_ and who == "client" and not e.confirmed_at and now <= e.until
@@ -202,7 +202,7 @@ def play_at_random(scene: Scene, folder: Path, seed: int, calls: int) -> int:
 
 
 def settle(x: Exchange) -> None:
-    """Whatever happened, it can be ended, and all that is not burnt taken out."""
+    """Every state can be ended, and all money that is not burnt withdrawn."""
     x.play.advance(10_000)
     for name, argument in (("refused", 0), *(("closeDelivery", int(phase)) for phase in sorted(IN_DELIVERY))):
         try:

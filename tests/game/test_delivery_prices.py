@@ -1,4 +1,4 @@
-"""Requests whose price the base fee has passed: they wait, and nothing else waits for them."""
+"""Requests whose price the base fee has passed: they wait, and do not delay other calls."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_answer_that_fails_does_not_hold_up_the_next(sides: Sides, ask: Ask, 
     sides.until(Phase.FINAL)
 
 
-def test_who_was_deferred_waits_behind_older_requests(sides: Sides, ask: Ask, fee) -> None:
+def test_a_deferred_request_waits_behind_older_ones(sides: Sides, ask: Ask, fee) -> None:
     """The time of a request begins anew when it is deferred."""
     ask(1, 0, FLOOR)
     fee(FLOOR + 1)
@@ -201,7 +201,7 @@ def test_a_base_fee_that_falls_under_a_deferral_is_no_error(sides: Sides, ask: A
 
 
 def test_the_pay_of_answers_pays_for_the_next_ones(sides: Sides, ask: Ask, fee) -> None:
-    """A trainer with gas for a few answers takes what it is paid for them while it delivers."""
+    """A trainer with gas for a few answers withdraws the payments for them while it delivers."""
     for tensor, chunk in [(1, 0), (1, 1), (2, 0)]:
         ask(tensor, chunk, FLOOR)
     node, address = sides.play.scene.chain.node, sides.trainer.address

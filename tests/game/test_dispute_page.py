@@ -99,7 +99,7 @@ def test_trees_of_one_leaf_end_as_on_the_contracts(scene: Scene, size: tuple[str
     assert convicted_at(play)[:4] == place(found)
 
 
-def test_the_page_shows_what_it_prints(page: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_shows_the_printed_output(page: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(CODE, "docs/dispute.md", "exec", dont_inherit=True), {"__name__": "__main__"})
     assert f"```\n{capsys.readouterr().out}```" in PAGE
     assert len(CODE.splitlines()) <= 300
@@ -155,7 +155,7 @@ def test_a_damaged_proof_decides_nothing(page: ModuleType) -> None:
 
 
 def attempts(page: ModuleType, g: Any) -> dict[str, list[Callable[[], None]]]:
-    """Moves at a point of a dispute, by name: each is refused, unless it is due and is what the players send."""
+    """Moves at a point of a dispute, by name: each is refused, unless it is due and equals the players' call."""
     zero, known = bytes(32), getattr(g, "children", (bytes(32), bytes(32)))
     segment = page.Tree(page.Kind.SEGMENT, page.honest.segment(1))
     ends = segment.path(0, 0), segment.path(0, page.INTERVAL)

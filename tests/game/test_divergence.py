@@ -36,7 +36,7 @@ def test_a_run_that_diverged_is_paid_as_agreed(scene: Scene, step: int, word: in
 
 
 @pytest.mark.parametrize("step", ENDS)
-def test_whoever_does_not_believe_in_the_divergence_loses(scene: Scene, step: int) -> None:
+def test_a_challenger_of_a_true_divergence_loses(scene: Scene, step: int) -> None:
     play = scene.claimed(diverging(step))
     play.run_to_end(play.trainer, play.auditor(Lies(words={(step, *BAD): 1}), Mistaken))
     check_dismissal(play, "element")

@@ -1,4 +1,4 @@
-"""The trainer's queue: each thing that disputes wait for is one duty, whoever waits for it; a place is decided once for
+"""The trainer's queue: each awaited opening is one duty, for any number of disputes; a place is decided once for
 all."""
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_a_place_is_decided_once(scene: Scene, fraud) -> None:
     stranger = scene.game()
     stranger.send("timeoutMany", play.id, [0, 1])
     assert play.verdicts == [("Dismissed", first, cause), ("Dismissed", 1 - first, cause)]
-    # Who comes later finds it decided.
+    # Later disputes find it decided.
     late = play.auditor(fraud[0], Mistaken)
     for _ in range(100):
         step_all(late)

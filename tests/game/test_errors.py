@@ -1,5 +1,4 @@
-"""Every refusal of the contract, by name and arguments: an illegal call always reverts, with the error that says
-why."""
+"""Every refusal of the contract, by name and arguments: an illegal call always reverts, with the error of its cause."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from vgame.errors import ContractError
 ROOT = Path(__file__).resolve().parents[2]
 assert refused_jobs and refused_moves and refused_money, "their cases register themselves"
 
-#: Errors that no call can meet, and why.
+#: Errors that no call can cause, with reasons.
 UNREACHABLE = {
     "ForeignReferee": "only the constructor's; tests/game/test_code.py",
     "NoSha256": "only the constructor's; tests/game/test_code.py",

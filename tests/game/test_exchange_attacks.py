@@ -72,7 +72,7 @@ def test_a_register_that_could_fail(scene: Scene, tmp_path: Path) -> None:
         exchange(scene, legal, tmp_path / "b").play()
 
 
-def test_what_is_received_is_what_was_trained(scene: Scene, tmp_path: Path) -> None:
+def test_the_received_state_is_the_trained_one(scene: Scene, tmp_path: Path) -> None:
     x = exchange(scene, CHEATS["answers-on-chain"], tmp_path)
     x.cheat = HONEST
     found: dict[int, list[np.ndarray]] = {}
@@ -88,12 +88,12 @@ def test_what_is_received_is_what_was_trained(scene: Scene, tmp_path: Path) -> N
 
 
 class Killed(BaseException):
-    """As kill -9 does it: nothing is tidied up."""
+    """Like kill -9: without clean-up."""
 
 
 class Mortal:
-    """Both sides; the `n`-th transaction of all is the last that somebody sends, or the first that is not sent. All
-    begin anew then."""
+    """Both sides; the `n`-th transaction of all is the last one sent, or the first one not sent. Then all roles
+    restart."""
 
     def __init__(self, scene: Scene, cheat: Cheat, folder: Path, n: int, sent: bool) -> None:
         self.scene, self.cheat, self.folder, self.left, self.sent = scene, cheat, folder, n, sent
@@ -135,7 +135,7 @@ KILLED = ["honest-exchange", "answers-on-chain", "one-wrong-leaf", "wrong-true-h
 
 @pytest.mark.parametrize("name", KILLED)
 @pytest.mark.parametrize("sent", [True, False])
-def test_whoever_is_killed_at_any_transaction_goes_on(scene: Scene, tmp_path: Path, name: str, sent: bool) -> None:
+def test_a_role_killed_at_any_transaction_resumes(scene: Scene, tmp_path: Path, name: str, sent: bool) -> None:
     cheat = CHEATS.get(name, HONEST)
     whole = Mortal(scene, cheat, tmp_path / "whole", 0, sent)
     assert whole.end() is cheat.end and whole.deaths == 0
@@ -146,8 +146,8 @@ def test_whoever_is_killed_at_any_transaction_goes_on(scene: Scene, tmp_path: Pa
             assert game.credits(game.wallet.address) == 0
 
 
-def test_who_is_killed_while_it_seals_seals_again_with_the_same_key(scene: Scene, tmp_path: Path) -> None:
-    """The key is there before anything is sealed with it; what is half sealed is no offer."""
+def test_a_trainer_killed_while_sealing_seals_again_with_the_same_key(scene: Scene, tmp_path: Path) -> None:
+    """The key is on disk before it is used; a partly sealed state is no offer."""
 
     def dies(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
         if piece.tensor == 2:

@@ -1,4 +1,4 @@
-"""Every order of every move of small games with two auditors: who is right wins in all of them.
+"""Every order of every move of small games with two auditors: the right side wins in all of them.
 
 A game's states form a graph: from each one every legal move of every player is tried on a branch of the chain (I1..I6
 are checked by the ghost after each), and states that were met before are not entered again. Silence is a move too: a
@@ -59,7 +59,7 @@ class Explorer:
         return self.trainer_is_live if player is self.play.trainer else not isinstance(player, Arbitrary)
 
     def options(self) -> Iterator[tuple[Player, Call]]:
-        """Every call that a player may make now."""
+        """All possible calls of a player."""
         seated = {d.auditor for d in self.play.disputes()}
         for auditor in self.auditors:
             if auditor.address not in seated:

@@ -80,7 +80,7 @@ def test_a_stake_that_was_lost_is_made_again(scene: Scene) -> None:
 
 
 def test_a_stake_that_came_too_late_does_not_count(scene: Scene) -> None:
-    """Its claim may stay open for ever: nobody has to finalize it."""
+    """Its claim may stay open for ever: no account has to finalize it."""
     decoy = scene.claimed(SETUP, LIE)
     service = watch(decoy, Limits(jobs=frozenset({decoy.id})))
     fails_once(service, RefusedError("500"))
@@ -130,7 +130,7 @@ def test_one_altered_reply_is_not_remembered(scene: Scene) -> None:
 
 
 def test_an_auditor_does_not_end_before_it_has_read_the_list(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--once`: what it plays has ended, and the false claim is on a later page."""
+    """`--once`: its jobs have ended, and the false claim is on a later page."""
     monkeypatch.setattr("vgame.agents.named_jobs.PAGE", 2)
     first = scene.claimed(SETUP)
     first.pass_window()
@@ -179,7 +179,7 @@ class Measured:
 
 
 def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock of its dispute runs. What has never staked measures first."""
+    """A clock of its dispute runs. An auditor without stakes measures first."""
     play = scene.claimed(SETUP, LIE)
     first = watch(play, Limits(jobs=frozenset({play.id})))
     run = Measured(first.computation, play)
@@ -206,7 +206,7 @@ def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monk
 
 @pytest.mark.parametrize("known", [True, False])
 def test_nothing_is_measured_while_a_clock_of_a_dispute_runs(scene: Scene, tmp_path: Path, known: bool) -> None:
-    """A second false claim comes after a restart: what an earlier process measured serves, or nothing is staked."""
+    """A second false claim comes after a restart: an earlier process's measurement is used, or nothing is staked."""
     play = scene.claimed(SETUP, LIE)
     path, limits = tmp_path / "memory", Limits(any_clocks=True)
     before = watch(play, limits)
@@ -222,7 +222,7 @@ def test_nothing_is_measured_while_a_clock_of_a_dispute_runs(scene: Scene, tmp_p
     assert staked(second, again) == 1 and len(run.disputes) == 1 - known
 
 
-def test_what_was_measured_is_remembered_for_this_device(tmp_path: Path) -> None:
+def test_measurements_are_stored_for_this_device(tmp_path: Path) -> None:
     path, pace = tmp_path / "pace.json", Pace(0.5, 0.75, 2.0, 0.25)
     assert remembered(path, "cpu") is None
     remember(path, pace, "cpu")

@@ -1,4 +1,4 @@
-"""Attacks on fees, grace and the auditor's stakes, as they were shown against this repository (docs/attacks.md)."""
+"""Attacks on fees, grace and the auditor's stakes (docs/attacks.md)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene)
 
 @pytest.mark.parametrize("stop", [4, 5, 6, 8])
 @pytest.mark.parametrize("entry", [Level.RUN, Level.SEGMENT])
-def test_who_waits_at_a_root_of_a_diverged_claim_has_its_fee_back(scene: Scene, stop: int, entry: Level) -> None:
+def test_a_dispute_waiting_at_a_root_of_a_diverged_claim_is_refunded_its_fee(
+    scene: Scene, stop: int, entry: Level
+) -> None:
     """The step that diverged lies behind the last leaf of the run and of the last segment, however many leaves they
     have."""
     play = diverged(scene, stop)
@@ -82,7 +84,7 @@ def test_who_waits_at_a_root_of_a_diverged_claim_has_its_fee_back(scene: Scene, 
     assert [a["fee"] for _, a in play.events("Refunded")] == [FEE]
 
 
-def test_who_moved_beside_a_place_behind_the_checkpoints_pays(scene: Scene) -> None:
+def test_a_mover_beside_a_place_after_the_checkpoints_pays(scene: Scene) -> None:
     """Only the root stands for all: a node of the run tree does not contain what the claim "diverged" posts beside
     it."""
     play = diverged(scene, 8)
@@ -97,7 +99,7 @@ def test_who_moved_beside_a_place_behind_the_checkpoints_pays(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("step", [4, 5])
-def test_who_moved_beside_a_place_behind_the_last_segment_pays(scene: Scene, step: int) -> None:
+def test_a_mover_beside_a_place_after_the_last_segment_pays(scene: Scene, step: int) -> None:
     """The same in the tree of the last segment, which has three leaves: also in the node of the third."""
     play = diverged(scene, 6)
     moved = play.auditor(None, Piece, step_wanted=step)
@@ -112,7 +114,7 @@ def test_who_moved_beside_a_place_behind_the_last_segment_pays(scene: Scene, ste
     assert [a["fee"] for _, a in play.events("Refunded")] == [0]
 
 
-def test_who_moved_to_the_last_of_three_checkpoints_pays(scene: Scene) -> None:
+def test_a_mover_to_the_last_of_three_checkpoints_pays(scene: Scene) -> None:
     """Its node has room for a fourth: the step that diverged is not in it."""
     play = diverged(scene, 7, interval=2)
     moved = play.auditor(None, FalseAccuser, step_wanted=5)
@@ -133,7 +135,7 @@ class Waiting(Auditor):
         return (d.level, d.height) != (Level.TRACE, 1) and super().move(view, number, d)
 
 
-def test_who_waits_in_a_trace_above_the_conviction_has_its_fee_back(scene: Scene) -> None:
+def test_a_dispute_waiting_in_a_trace_above_the_conviction_is_refunded_its_fee(scene: Scene) -> None:
     """A trace has more operators than its segment has states."""
     setup = replace(SETUP, steps=8, interval=2, depth=1, terms={"fee": FEE})
     play = scene.claimed(setup, word_lie(6, SUM, 4, 1)[0])
@@ -149,7 +151,7 @@ def test_who_waits_in_a_trace_above_the_conviction_has_its_fee_back(scene: Scene
     assert [a["fee"] for _, a in play.events("Refunded")] == [FEE]
 
 
-def test_who_stood_beside_and_below_the_conviction_has_its_bond_back(scene: Scene) -> None:
+def test_a_dispute_beside_and_below_the_conviction_is_refunded_its_bond(scene: Scene) -> None:
     """In the same tree, one node further down than the conviction: the two heights must not be subtracted."""
     play = scene.claimed(replace(SETUP, steps=8, interval=2, depth=1, terms={"fee": FEE}), Lies())
     beside = play.auditor(None, FalseAccuser, step_wanted=1)
@@ -190,7 +192,7 @@ def test_an_auditor_stakes_once_at_a_time(scene: Scene) -> None:
     assert play.paid(honest) >= setup.spec.stake
 
 
-def test_what_the_claim_itself_says_is_contested_before_what_was_posted_later(scene: Scene) -> None:
+def test_roots_of_the_claim_are_contested_before_later_posts(scene: Scene) -> None:
     """Of a claim "diverged" the last segment and trace, whatever accomplices had posted since."""
     play = diverged(scene, 8)
     accuser = play.auditor(None, FalseAccuser, step_wanted=2)

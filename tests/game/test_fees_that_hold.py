@@ -34,7 +34,7 @@ def rich(play: Play, *players: Auditor) -> None:
 
 @pytest.mark.parametrize("fee", [0, 1, 10 * ETHER, MOST])
 def test_a_fee_of_any_size_is_burnt_or_comes_back_to_the_wei(scene: Scene, fee: int) -> None:
-    """Also one above every bond: it is nobody's gain, and no sum overflows."""
+    """Also one above every bond: no account gains from it, and no sum overflows."""
     setup = replace(FREE, terms={"fee": fee})
     play = scene.claimed(setup, LIE)
     idle, beside, honest = (
@@ -52,7 +52,7 @@ def test_a_fee_of_any_size_is_burnt_or_comes_back_to_the_wei(scene: Scene, fee: 
 
 
 @pytest.mark.parametrize("fee", [1, MOST])
-def test_who_accuses_an_honest_trainer_burns_the_fee(scene: Scene, fee: int) -> None:
+def test_a_false_accuser_burns_the_fee(scene: Scene, fee: int) -> None:
     """The trainer has no share in it, or it would accuse itself for the burnt half."""
     setup = replace(FREE, terms={"fee": fee})
     play = scene.claimed(setup)
@@ -65,7 +65,7 @@ def test_who_accuses_an_honest_trainer_burns_the_fee(scene: Scene, fee: int) -> 
     assert play.client.burnt() == spec.auditor_bond - spec.auditor_bond // 2 + fee
 
 
-def test_who_is_everybody_loses_half_of_the_bond(scene: Scene) -> None:
+def test_a_sybil_in_all_roles_loses_half_of_the_bond(scene: Scene) -> None:
     """Client, trainer and guardian are one account, and so is who convicts it: a second dispute beside the conviction
     gains nothing."""
     wallet = scene.wallet()
@@ -87,8 +87,8 @@ def test_who_is_everybody_loses_half_of_the_bond(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("mode", ["REFUSE", "BURN", "REENTER"])
-def test_a_guardian_that_takes_no_ether_blocks_nobody(scene: Scene, mode: str) -> None:
-    """Refunds call nobody, and anybody may ask for them; a second refund of the same dispute is refused."""
+def test_a_guardian_that_refuses_ether_blocks_no_move(scene: Scene, mode: str) -> None:
+    """Refunds call no account, and any account may call them; a second refund of the same dispute is refused."""
     payee = payee_game(scene, mode)
     setup = replace(FREE, terms={"fee": FEE, "guardian": payee.wallet.address})
     play = scene.claimed(setup, LIE)
@@ -107,7 +107,7 @@ def test_a_guardian_that_takes_no_ether_blocks_nobody(scene: Scene, mode: str) -
     assert play.client.verdict(play.id).winner == payee.wallet.address
 
 
-def test_no_guardian_is_nobody(scene: Scene) -> None:
+def test_a_missing_guardian_has_no_address(scene: Scene) -> None:
     """The address 0 of an order without a guardian is no account whose dispute is favoured."""
     play = scene.claimed(SETUP, LIE)
     beside, honest = play.auditor(None, Forcer, step=1), play.auditor()
@@ -117,7 +117,7 @@ def test_no_guardian_is_nobody(scene: Scene) -> None:
     assert play.client.verdict(play.id).winner == honest.address and play.events("Refunded")[0][1]["fee"] == 0
 
 
-def test_who_comes_alone_again_and_again_to_one_place_is_answered_each_time(scene: Scene) -> None:
+def test_repeated_single_disputes_at_one_place_are_answered_each_time(scene: Scene) -> None:
     """A place that was decided for the only dispute is not remembered: no mark of it is left, and the next one pays as
     much."""
     play = scene.claimed(SETUP)
@@ -133,7 +133,7 @@ def test_who_comes_alone_again_and_again_to_one_place_is_answered_each_time(scen
     assert play.client.credits(play.trainer.address) == 3 * (SETUP.spec.auditor_bond // 2)
 
 
-def test_what_a_stranger_opens_early_is_no_duty_of_anybody(scene: Scene) -> None:
+def test_an_early_opening_creates_no_duty(scene: Scene) -> None:
     """The mark is not set where a thing was opened before, and not taken away twice where it is opened again."""
     play = scene.claimed(SETUP)
     tree, stranger = play.trainer.run_tree(), scene.game()

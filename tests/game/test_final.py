@@ -1,5 +1,5 @@
-"""What cannot be taken back is decided on a final state: no role ends with money at stake for what an endpoint shows
-for a while, and each ends when the end is final."""
+"""Irreversible decisions need a final state: no role ends with money at stake because of temporary replies, and each
+ends when the end is final."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EndlessError(BaseException):
 
 
 class Node:
-    """What the chain's node says of finality. `behind`: blocks; `pruned`: no state but the newest; None: nothing."""
+    """The finality of the chain's node. `behind`: blocks; `pruned`: no state but the newest; None: nothing."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self.behind: int | None = 0
@@ -229,7 +229,7 @@ def test_a_chain_of_a_development_node_is_final_at_once(
     assert to_the_end(play, lambda _: None) == "FINAL"
 
 
-def test_an_endpoint_that_is_away_when_it_is_asked_what_is_final_is_asked_again(scene: Scene, node: Node) -> None:
+def test_an_endpoint_away_at_the_query_for_finality_is_queried_again(scene: Scene, node: Node) -> None:
     play, calls = scene.claimed(SETUP), [0]
     play.pass_window()
     chain = scene.chain
@@ -262,7 +262,7 @@ def test_the_acceptance_of_another_trainer_counts_when_it_is_final(scene: Scene,
         play.trainer.step()
 
 
-def test_a_delegate_ends_with_what_is_final(scene: Scene, node: Node) -> None:
+def test_a_delegate_ends_with_the_final_phase(scene: Scene, node: Node) -> None:
     play, node.behind = scene.post(SETUP), 3
     play.trainer = play.new_trainer()
     play.trainer.accept()

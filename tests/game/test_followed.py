@@ -72,7 +72,7 @@ def seat(folder: Path, tmp_path: Path) -> AgentConfig:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What this process executes itself, but for measuring its pace."""
+    """The steps that this process executes itself, without the measurement of its pace."""
     executed: list[int] = []
     step = Executor.step
 
@@ -121,7 +121,7 @@ def test_a_cheat_is_disputed_from_its_own_states_and_the_reward_paid(
 def test_another_claim_is_compared_with_a_whole_run(
     system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig
 ) -> None:
-    """What is right of the difference is not known, so nothing is said about a claim that is not the published one."""
+    """The part right of the difference is unknown, so it is no evidence about another claim."""
     run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
     assert scene.play(watch(scene, run), scene.trainer(honest.history)) is Phase.FINAL and not scene.causes
     assert run._whole.run_root == honest.run_root
@@ -150,7 +150,7 @@ def test_a_claim_that_comes_between_two_questions_is_compared_first(
     assert scene.play(auditor, trainer) is Phase.FINAL and not scene.view.disputes(scene.id, 0)
 
 
-def test_a_dispute_does_not_wait_for_what_a_claim_may_need(
+def test_a_dispute_does_not_wait_for_the_reserve_of_a_claim(
     system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Orders without a claim: nothing is computed for them while a dispute is open, and nothing more than once."""
@@ -191,7 +191,7 @@ def test_an_honest_run_is_taken_over(honest: LocalRun, seat: AgentConfig, steps:
     assert follow(replace(seat, keep=1), honest.store.folder).run_root == honest.run_root  # a restart
 
 
-def test_what_is_not_published_yet_is_computed(honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps) -> None:
+def test_unpublished_states_are_computed(honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps) -> None:
     copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
     for name in ("roots.bin", "checks.bin"):
         (copy / name).write_bytes((copy / name).read_bytes()[: 3 * 32])
@@ -290,7 +290,7 @@ def test_fewer_roots_than_the_own_run_has(honest: LocalRun, cheat: LocalRun, sea
     assert follow(seat, copy).has_mismatch
 
 
-def test_what_was_found_wrong_stays_whatever_is_published_then(
+def test_a_found_fault_stays_despite_later_publications(
     honest: LocalRun, cheat: LocalRun, seat: AgentConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dispute may be open about it, and the auditor begin again: a longer run is the same one, any other is not."""
@@ -332,7 +332,7 @@ def test_the_own_order_is_read_and_not_the_published_one(
     assert follow(seat, published, workers=2).run_root == honest.run_root and not steps
 
 
-def test_what_nobody_foresaw_ends_no_auditor(
+def test_an_unexpected_error_ends_no_auditor(
     honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(followed_run, "audit_parts", lambda *_: [].pop())
@@ -353,8 +353,8 @@ def test_what_nobody_foresaw_ends_no_auditor(
     ],
     ids=["state", "loss", "losses", "roots", "header", "gone"],
 )
-def test_what_cannot_be_used_is_computed(honest: LocalRun, seat: AgentConfig, tmp_path: Path, damaged) -> None:
-    """A trainer that publishes nonsense costs time, no more."""
+def test_unusable_published_states_are_computed(honest: LocalRun, seat: AgentConfig, tmp_path: Path, damaged) -> None:
+    """A trainer that publishes invalid data costs only time."""
     copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
     damaged(copy)
     assert follow(seat, copy).run_root == honest.run_root

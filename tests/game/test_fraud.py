@@ -1,7 +1,7 @@
 """Every place where a claim can be false, and every place where an accusation can be: the right side wins, at that very
 place.
 
-One table of lies serves both: told by the trainer they convict it, believed by an auditor they get it dismissed.
+One table of lies for both: claimed by the trainer they convict it, believed by an auditor they get it dismissed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_a_wrong_word_convicts_by_arithmetic(scene: Scene, case: Case) -> None:
 
 @pytest.mark.parametrize("case", STATES, ids=name)
 def test_a_state_against_its_own_trace_convicts_by_opening(scene: Scene, case: Case) -> None:
-    """I9: whoever shows the trace, it does not end in the state."""
+    """I9: shown by any account, the trace does not end in the state."""
     check_conviction(caught(scene, SETUP, case[0]), "opening", case[1])
 
 
@@ -59,8 +59,8 @@ def test_a_wrong_word_that_only_the_trace_shows(scene: Scene, step: int, operato
 
 
 @pytest.mark.parametrize("step", [1, 5, 8])
-def test_what_no_checkpoint_shows_is_not_disputed(scene: Scene, step: int) -> None:
-    """The claim is right; what its trainer posts in the disputes of others makes no work for an auditor."""
+def test_differences_outside_checkpoints_are_not_disputed(scene: Scene, step: int) -> None:
+    """The claim is right; its trainer's posts in disputes of others cause no work for an auditor."""
     play = scene.claimed(SETUP, Lies(shown={(step, 1, 0): wrong_word(step, 1, 0)}))
     assert play.job.run_root == play.new_trainer().run_tree().root
     forcer, auditor = play.auditor(None, Forcer, step=step), play.auditor()
@@ -108,8 +108,8 @@ def test_frauds_that_cancel_out(scene: Scene) -> None:
 
 
 def test_partial_sums_that_cancel_out(scene: Scene) -> None:
-    """The word is right, two of its partial sums are not: whoever names one wins. The auditor's mistake looks like the
-    first."""
+    """The word is right, two of its partial sums are not: an auditor that selects one wins. The auditor's mistake looks
+    like the first."""
     play = scene.claimed(SETUP, Lies(partials={(8, SUM, 2): (1, 2)}))
     lies, _ = word_lie(8, SUM, 2, 1)
     auditor = play.auditor(lies, Mistaken)
@@ -188,7 +188,7 @@ def test_an_idle_accuser_loses_by_its_clock(scene: Scene) -> None:
     check_dismissal(play, "timeout")
 
 
-def test_an_honest_auditor_has_nothing_to_say_to_an_honest_claim(scene: Scene) -> None:
+def test_an_honest_auditor_does_not_dispute_an_honest_claim(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     auditor = play.auditor()
     assert auditor.agrees()

@@ -1,5 +1,5 @@
-"""Which claims an auditor hunts: no claim that is right, over, undone, or shown as something else for a while keeps it
-from a false one."""
+"""The claims that an auditor hunts: right, ended, undone or temporarily altered claims do not keep it from a false
+one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rewind(scene: Scene) -> Any:
 
 
 def rounds(service: AuditorService, count: int = 4) -> None:
-    """Each of them looks at everything that is due."""
+    """Each round checks everything that is due."""
     for _ in range(count):
         for retry in (*service.retry.values(), service.naming):
             retry.until = 0.0

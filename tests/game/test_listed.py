@@ -1,5 +1,5 @@
-"""Attacks known from other dispute systems, by name: what comes of each, and where it is tested. Those without another
-home are here."""
+"""Attacks known from other dispute systems, by name: the outcome and the test of each. Tests without another file are
+here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LISTED = {
     "wrong element": ("convicted by element", "test_fraud.test_a_wrong_word_convicts_by_arithmetic"),
     "zero subtree, repeated leaves, random root": (
         "convicted by timeout",
-        "test_trees.test_a_checkpoint_that_nobody_can_open",
+        "test_trees.test_a_checkpoint_that_cannot_be_opened",
     ),
     "honest tree, other final model": ("refused", "refused_jobs.post_claim"),
     "wrong initial state": ("convicted by timeout", "test_fraud.test_another_initial_state_cannot_be_posted"),

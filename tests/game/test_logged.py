@@ -362,7 +362,7 @@ def test_a_log_without_its_last_root_is_foreign(bundle: Bundle, tmp_path: Path) 
     assert log.partial_root is None and log.log_mismatch(log.run_root, run.logs[1])
 
 
-def test_what_is_not_claimable_says_why(bundle: Bundle) -> None:
+def test_an_unclaimable_divergence_is_explained(bundle: Bundle) -> None:
     log = bundle.log
     assert off_chain(bundle) == ""
     few = replace(bundle, log=log.model_copy(update={"bits": 29}))

@@ -31,7 +31,9 @@ def run_of(bundle: Bundle, folder: Path) -> History:
 
 
 @pytest.mark.parametrize("mode", ["correct", "logged"])
-def test_many_partial_sums_cost_what_the_terms_say(system: tuple[RevmChain, str], tmp_path: Path, mode: str) -> None:
+def test_many_partial_sums_cost_as_much_as_terms_states(
+    system: tuple[RevmChain, str], tmp_path: Path, mode: str
+) -> None:
     """No less than the bound says by more than a fifth; the accuser loses."""
     job = read_job_file(ROOT / "vgame/tasks/digits.toml")
     log = LogTerms(thresholds="proven") if mode == "logged" else None

@@ -37,7 +37,7 @@ def openings(play: Play) -> Counter[tuple[object, ...]]:
 
 
 def empty(scene: Scene, *players: Player) -> None:
-    """Everybody withdraws: what is left is what was burnt."""
+    """All accounts withdraw: the rest is the burnt amount."""
     for player in players:
         player.withdraw()
     assert scene.chain.balance(scene.address) == scene.game().burnt()
@@ -45,7 +45,7 @@ def empty(scene: Scene, *players: Player) -> None:
 
 @pytest.mark.parametrize("count", [1, 50])
 def test_auditors_on_one_path_cost_the_trainer_no_more_than_one(scene: Scene, count: int) -> None:
-    """Every node is opened once, whoever contests it; the auditor that convicts is paid, all others have their bonds
+    """Every node is opened once for all disputes; the auditor that convicts is paid, all others have their bonds
     back."""
     play = scene.claimed(replace(SETUP, terms={"trainer_budget": 3000, "auditor_budget": 3000}), LIE)
     auditors = [play.auditor() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What cannot be taken back does not follow from one reply, one moment or a full disk."""
+"""Irreversible decisions do not follow from one reply, one moment or a full disk."""
 
 from __future__ import annotations
 

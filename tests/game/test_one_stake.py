@@ -1,4 +1,4 @@
-"""One stake on a claim: not for a moment's lie, not in a reorganisation, and no number that is never reached."""
+"""One stake on a claim: despite false replies and reorganisations, and never with an unreachable nonce."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_stake_that_reverted_is_sent_again_when_that_is_final(
     assert staked(play, service) == 1
 
 
-def test_what_a_replaced_block_has_shown_does_not_count(real: Scene, slow_finality: None, tmp_path: Path) -> None:
+def test_events_of_a_replaced_block_do_not_count(real: Scene, slow_finality: None, tmp_path: Path) -> None:
     """The time of finality begins again."""
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     service, usual, chain = begun(play, tmp_path, wallet), wallet.send, real.chain
@@ -201,7 +201,7 @@ def test_numbers_that_a_reorganisation_freed_are_filled(real: Scene, tmp_path: P
     assert count == lost + 1  # one transaction that does nothing for each, and the stake
 
 
-def test_the_stake_is_never_what_fills_its_gap(real: Scene, tmp_path: Path) -> None:
+def test_the_stake_never_fills_its_own_gap(real: Scene, tmp_path: Path) -> None:
     """A node may hold it, and include it as soon as its number is reached."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, real.wallet())

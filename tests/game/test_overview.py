@@ -1,4 +1,4 @@
-"""Status and monitor: what they say is what the contract says, and every alarm sounds and stops."""
+"""Status and monitor: their output equals the contract's state, and every alarm begins and ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def disputed(scene: Scene):
     return play, auditor
 
 
-def test_status_says_what_the_contract_says(scene: Scene) -> None:
+def test_status_equals_the_contracts_views(scene: Scene) -> None:
     play, auditor = disputed(scene)
     now = scene.chain.now()
     told = read_job(play.client, play.id, now)
@@ -60,7 +60,7 @@ def test_status_prints_one_object(scene: Scene, capsys: pytest.CaptureFixture[st
     assert lines[0]["account"]["balance"] == scene.chain.balance(auditor.address)
 
 
-def test_the_table_says_how_a_dispute_ended(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_how_a_dispute_ended(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     play, auditor = disputed(scene)
     show_status(play.client, Reporter(), play.id, None, None)
     assert "0: open" in capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_a_client_gets_its_money_back(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("moves", "phase"), [(1, Phase.CONVICTED), (2, Phase.FINAL)])
-def test_disputes_that_nobody_plays_any_more_are_ended(scene: Scene, moves: int, phase: Phase) -> None:
+def test_abandoned_disputes_are_ended(scene: Scene, moves: int, phase: Phase) -> None:
     """Both sides are gone: the one that was to move has lost, and the client need not wait for anybody."""
     play = scene.claimed(SETUP)
     accusers = [play.auditor(None, FalseAccuser, step_wanted=1 + n) for n in range(2)]
@@ -209,7 +209,7 @@ def test_watch_once_counts(scene: Scene, capsys: pytest.CaptureFixture[str]) -> 
     assert (last["event"], last["kind"], last["dispute"]) == ("alarm", "stuck", 0)
 
 
-def test_watch_once_says_that_all_is_well(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_once_reports_that_all_is_well(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     play, auditor = disputed(scene)
     play.run(play.trainer, auditor)
     nobody = Account.create().address
@@ -222,7 +222,7 @@ def test_watch_once_says_that_all_is_well(scene: Scene, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("loop", ["status", "monitor"])
-def test_who_looks_on_bears_an_outage(
+def test_a_watcher_survives_an_outage(
     scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     """A single look does not: whoever asks once gets an answer or an error."""

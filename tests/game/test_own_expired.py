@@ -1,4 +1,4 @@
-"""A dispute whose auditor's clock has run out, and who ends it."""
+"""The end of a dispute whose auditor's clock has run out."""
 
 from __future__ import annotations
 

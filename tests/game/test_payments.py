@@ -1,4 +1,4 @@
-"""Who is paid what on a conviction (docs/protocol.md): the prize, bonds and fees, to the wei."""
+"""Payments on a conviction (docs/protocol.md): the prize, bonds and fees, to the wei."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def guarded(scene: Scene, lies: Lies | None, setup: Setup = SETUP, **options: ob
 
 
 def gained(play: Play, player: Auditor) -> int:
-    """What a player has beyond its bonds and fees."""
+    """A player's gain beyond its bonds and fees."""
     return play.paid(player) - play.setup.spec.stake * sum(d.auditor == player.address for d in play.disputes())
 
 
 def convict(play: Play, auditor: Auditor) -> None:
-    """Trainer and auditor play to the verdict; nobody else moves."""
+    """Trainer and auditor play to the verdict; no other account moves."""
     for _ in range(100):
         play.run(play.trainer, auditor)
         if play.phase is Phase.CONVICTED:
@@ -52,7 +52,7 @@ def convict(play: Play, auditor: Auditor) -> None:
 
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("guardian", ["none", "absent", "open", "lapsed", "own"])
-def test_a_guardian_is_paid_whoever_convicts(scene: Scene, cause: str, guardian: str) -> None:
+def test_a_guardian_is_paid_for_any_conviction(scene: Scene, cause: str, guardian: str) -> None:
     """While it has a dispute open, also where another one convicts; else the convicting auditor is paid."""
     lies, silent = CAUSES[cause]
     play, guard = guarded(scene, lies, silent=silent)
@@ -130,7 +130,7 @@ def test_a_guardian_has_one_dispute_at_a_time(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_who_is_everybody_loses_at_least_half_of_its_bond(scene: Scene, cause: str) -> None:
+def test_a_sybil_in_all_roles_loses_at_least_half_of_its_bond(scene: Scene, cause: str) -> None:
     """Trainer, guardian and crowd are one."""
     lies, silent = CAUSES[cause]
     play, guard = guarded(scene, lies, silent=silent)
@@ -145,7 +145,7 @@ def test_who_is_everybody_loses_at_least_half_of_its_bond(scene: Scene, cause: s
 
 
 @pytest.mark.parametrize("guard", [False, True], ids=["stranger", "guardian"])
-def test_who_is_honest_while_the_cheat_convicts_itself_elsewhere(scene: Scene, guard: bool) -> None:
+def test_an_honest_auditor_while_the_cheat_convicts_itself_elsewhere(scene: Scene, guard: bool) -> None:
     """It pays the fee, for nothing tells it from the crowd of the cheat; the guardian has the fee back, and the
     prize."""
     words = {place: word for lie in (LIE, FIRST) for place, word in lie.words.items()}

@@ -1,4 +1,4 @@
-"""Bonds and fees of those who do not convict, and withdrawals (docs/protocol.md): to the wei."""
+"""Bonds and fees of non-convicting disputes, and withdrawals (docs/protocol.md): to the wei."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_fees_below_the_place_are_burnt(scene: Scene) -> None:
     assert [gained(play, p) for p in (beside, late)] == [prize(SPEC, "timeout"), 0]
 
 
-def test_who_could_name_nothing_has_its_fee_back(scene: Scene) -> None:
+def test_an_auditor_without_possible_selection_is_refunded_its_fee(scene: Scene) -> None:
     """The cheat never opens the root."""
     play = scene.claimed(SETUP, LIE, Bluffer, silent={"reveal"})
     idle, honest = play.auditor(None, FalseAccuser, idle=True), play.auditor()
@@ -81,7 +81,7 @@ def test_padding_convicts_at_its_own_place(scene: Scene) -> None:
     assert [a["fee"] for _, a in play.events("Refunded")] == [0, 0]
 
 
-def test_who_stood_above_the_padding_that_convicts_has_its_fee_back(scene: Scene) -> None:
+def test_a_dispute_above_the_convicting_padding_is_refunded_its_fee(scene: Scene) -> None:
     """The node of the third and fourth leaf of a run tree that has three."""
     setup = replace(SETUP, depth=1)
     play = scene.claimed(setup, None, PaddedRun)
@@ -102,7 +102,7 @@ def test_who_stood_above_the_padding_that_convicts_has_its_fee_back(scene: Scene
 
 @pytest.mark.parametrize("mode", PAYEE_MODES)
 def test_a_withdrawal_has_a_bound(scene: Scene, mode: str) -> None:
-    """Whatever the recipient does with its 100,000 gas; its answer, however long, is not copied."""
+    """For any use of the recipient's 100,000 gas; its return data are not copied."""
     play, payee = scene.post(SETUP), payee_game(scene, mode).wallet.address
     game = play.client
     play.advance(SPEC.accept_window + 1)

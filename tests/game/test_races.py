@@ -40,7 +40,7 @@ def test_a_dispute_that_begins_meanwhile_makes_a_move_dearer() -> None:
         assert play.dispute().level is Level.ELEMENT and play.job.disputes == 2
 
 
-def test_a_move_that_lost_a_race_says_so() -> None:
+def test_a_move_that_lost_a_race_is_reported() -> None:
     """It reverted in its block, and would not now: whoever sent it looks again."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)

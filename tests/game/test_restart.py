@@ -1,6 +1,6 @@
-"""Agents are restartable: killed at any move and started again from the chain and their own data, they go on and win.
+"""Agents are restartable: killed at any move and started again from the chain and their own data, they resume and win.
 
-And whatever another instance of an agent, or a stranger, has done just before, it takes for done.
+A move just made by another instance of the agent, or by another account, counts as made.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def test_killed_between_a_move_and_its_receipt(story: tuple[Story, str]) -> None
 
 
 def test_every_move_is_front_run_by_its_own_copy(story: tuple[Story, str]) -> None:
-    """O1, O5, F1: the same call of the same account is included first. To find one's move made is success."""
+    """O1, O5, F1: the same call of the same account is included first. A move that is already made counts as
+    success."""
     told, name = story
     for player in told.players.values():
         race(player)
@@ -149,8 +150,8 @@ def race(player: Player) -> None:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_the_public_moves_are_front_run_by_a_stranger(scene: Scene, name: str) -> None:
-    """F1: reveals, openings, ties and proofs of another account: nobody is worse off."""
+def test_the_public_moves_are_front_run(scene: Scene, name: str) -> None:
+    """F1: reveals, openings, ties and proofs of another account: no player loses by it."""
     trainers, auditors, setup, verdicts = STORIES[name]
     told = Story(scene, trainers, auditors, setup)
     told.start()
@@ -180,7 +181,7 @@ def test_a_challenge_that_comes_after_the_conviction_is_not_needed(scene: Scene)
     assert play.phase is Phase.CONVICTED and scene.chain.balance(slow.address) == 100 * 10**18
 
 
-def test_a_trainer_whose_job_was_taken_says_so_before_it_trains(scene: Scene) -> None:
+def test_a_trainer_reports_a_taken_job_before_it_trains(scene: Scene) -> None:
     play = scene.post(SETUP)
     slow, fast = play.new_trainer(), play.new_trainer()
     original = slow.game.send

@@ -211,7 +211,7 @@ def test_a_cheat_is_convicted(scene: Scene, job: Job, terms: Callable[[Job], Ter
     assert convicts(scene, job, count)
 
 
-def test_an_auditor_that_ends_strangers_disputes_first_loses(scene: Scene, job: Job) -> None:
+def test_an_auditor_that_ends_other_disputes_first_loses(scene: Scene, job: Job) -> None:
     """The damaged twin."""
     job.spec = order(job, accepted(job))
     assert not convicts(scene, job, 40, Sweeper)

@@ -1,5 +1,5 @@
-"""At most one open stake on a claim, whatever an endpoint shows and whenever the process ends; and never the money that
-open disputes need for gas."""
+"""At most one open stake on a claim, for all replies of an endpoint and all kills of the process; and never the money
+for the gas of open disputes."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_node_that_lags_counts_fewer_transactions(real: Scene, tmp_path: Path)
     assert staked(play, service) == 1
 
 
-def test_a_damaged_memory_is_said(scene: Scene, tmp_path: Path) -> None:
+def test_a_damaged_memory_is_reported(scene: Scene, tmp_path: Path) -> None:
     play = scene.claimed(SETUP, LIE)
     service = begun(play, tmp_path)
     rounds(service)
@@ -304,7 +304,7 @@ def test_one_bond_that_nearly_fills_the_wallet_is_not_staked(scene: Scene, dear:
     assert staked(play, service) == 1 - missing
 
 
-def test_what_is_missing_is_said_once(scene: Scene, dear: int, monkeypatch: Any, capsys: Any) -> None:
+def test_a_missing_package_is_reported_once(scene: Scene, dear: int, monkeypatch: Any, capsys: Any) -> None:
     """The price of gas is another one in every block."""
     play = scene.claimed(SETUP, LIE)
     service = watch(play, Limits())
@@ -316,7 +316,7 @@ def test_what_is_missing_is_said_once(scene: Scene, dear: int, monkeypatch: Any,
 
 
 @pytest.mark.parametrize("more", [0, 20])
-def test_idle_disputes_of_others_are_ended_with_what_is_left(scene: Scene, dear: int, more: int) -> None:
+def test_idle_disputes_of_others_are_ended_with_spare_gas(scene: Scene, dear: int, more: int) -> None:
     """A cheat has as many as it likes."""
     play = scene.claimed(SETUP, LIE)
     crowd(play, 3)
@@ -330,7 +330,7 @@ def test_idle_disputes_of_others_are_ended_with_what_is_left(scene: Scene, dear:
 
 
 @pytest.mark.parametrize("more", [0, 20])
-def test_claims_that_end_by_disputes_of_others_are_ended_with_what_is_left(scene: Scene, dear: int, more: int) -> None:
+def test_claims_that_end_by_other_disputes_are_ended_with_spare_gas(scene: Scene, dear: int, more: int) -> None:
     """In each twin an accomplice waits for a trainer that is out of time."""
     own, other = (scene.claimed(SETUP, LIE) for _ in range(2))
     crowd(other, 1)
@@ -358,7 +358,7 @@ def test_an_auditor_plays_the_jobs_and_clients_that_it_is_given(scene: Scene) ->
         assert [staked(play, service) for play in plays] == wanted
 
 
-def test_an_auditor_says_what_it_plays() -> None:
+def test_an_auditor_reports_its_disputes() -> None:
     assert Limits().played == "all claims of this bundle, 8 at a time (--job and --client name some)"
     assert Limits(jobs=frozenset({b"\x01" * 32}), clients=frozenset({"0xA"})).played == (
         "job 0101010101010101, orders of 0xA"

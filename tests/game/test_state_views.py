@@ -1,4 +1,4 @@
-"""Views with times, and lists page by page: what a player needs so that no decision rests on a scan of events."""
+"""Views with times, and lists page by page: all data for decisions without a scan of events."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def played(scene: Scene, until: str) -> tuple[Play, dict[str, int]]:
     raise AssertionError(until)
 
 
-def test_what_was_posted_and_when(scene: Scene) -> None:
+def test_posted_roots_and_their_times(scene: Scene) -> None:
     play, times = played(scene, "prove")
     game, d, trainer = play.client, play.dispute(), play.trainer
     segment = Post(trainer.segment_tree(2).root, bytes(32), times["postSegment"])
@@ -90,7 +90,7 @@ def test_what_was_posted_and_when(scene: Scene) -> None:
     assert other.client.posts(other.id, Level.SEGMENT, [2]) == [NOTHING]
 
 
-def test_what_a_claim_diverged_posts_has_the_time_of_the_claim(scene: Scene) -> None:
+def test_roots_of_a_diverged_claim_have_the_time_of_the_claim(scene: Scene) -> None:
     play = scene.claimed(SETUP, Lies(words={(5, 1, 130): INFINITY}))
     claimed, trainer = play.job.claimed_at, play.trainer
     assert claimed == scene.chain.now()
@@ -100,7 +100,7 @@ def test_what_a_claim_diverged_posts_has_the_time_of_the_claim(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("until", ["select", "selectElement", "selectPartial"])
-def test_when_what_a_dispute_waits_for_was_opened(scene: Scene, until: str) -> None:
+def test_times_of_the_openings_a_dispute_waits_for(scene: Scene, until: str) -> None:
     """Of a second dispute at the same place it is the same second, though that was before it began."""
     play, times = played(scene, until)
     opening = {"select": "reveal", "selectElement": "openLeaf", "selectPartial": "postPartials"}

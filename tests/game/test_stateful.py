@@ -1,9 +1,8 @@
-"""Any sequence of calls, legal and illegal, by anybody at any time: the contract agrees with the ghost after each
+"""Any sequence of calls, legal and illegal, by any account at any time: the contract agrees with the ghost after each
 (I1..I6).
 
-A call that an honest agent makes never reverts; what a stranger sends is refused exactly where the model says so; a
-damaged call meets an error of the interface or changes nothing that it must not. An honest trainer or auditor loses by
-its clock only.
+A call that an honest agent makes never reverts; calls of other accounts are refused exactly as in the model; a damaged
+call causes an error of the interface or has no forbidden effect. An honest trainer or auditor loses by its clock only.
 """
 
 from __future__ import annotations

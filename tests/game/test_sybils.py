@@ -89,7 +89,7 @@ def test_idle_disputes_do_not_eat_an_honest_trainers_clock(crowded: Scene, count
     assert {d.status for d in play.disputes()} <= LOST
 
 
-def test_the_trainers_overrun_in_a_dispute_of_somebody_else_convicts(scene: Scene) -> None:
+def test_the_trainers_overrun_in_another_dispute_convicts(scene: Scene) -> None:
     """Hole 3: it was waited for in the own dispute."""
     play = scene.claimed(SETUP, LIE)
     crowd(play, 2)
@@ -102,7 +102,7 @@ def test_the_trainers_overrun_in_a_dispute_of_somebody_else_convicts(scene: Scen
     assert play.verdicts == [("Convicted", 0, "timeout")]
 
 
-def test_nothing_is_staked_where_a_timeout_of_somebody_else_convicts(scene: Scene) -> None:
+def test_no_stake_if_a_timeout_of_another_dispute_convicts(scene: Scene) -> None:
     play = scene.claimed(SETUP, LIE)
     crowd(play, 1)
     play.advance(play.client.turn(play.id, 0)[1] + 1 - scene.chain.now())

@@ -41,8 +41,7 @@ class Said(Reporter):
 
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tuple[str, str]]]]:
-    """Run a trainer over the toy machine; `during` happens while it trains. The phase in which it ended, and what it
-    said."""
+    """Run a trainer over the toy machine; `during` happens while it trains. Returns its last phase and its events."""
 
     def run(
         play: Play, during: Callable[[], None], lock: Callable[[], None] = lambda: None, delegate: Game | None = None
@@ -124,7 +123,7 @@ def test_an_outage_at_the_end_of_training_is_waited_for(play: Play, train: Calla
 
 
 @pytest.mark.parametrize("lags", range(6))
-def test_a_lagging_answer_to_the_acceptance_is_asked_for_again(play: Play, train: Callable, lags: int) -> None:
+def test_a_lagging_answer_about_the_acceptance_is_requested_again(play: Play, train: Callable, lags: int) -> None:
     """Two nodes behind one endpoint: so many answers after `acceptJob` are as before it."""
     game, usual, before = play.trainer.game, play.trainer.game.job, play.job
 
@@ -176,7 +175,7 @@ def has(play: Play, wei: int) -> None:
     play.scene.chain.node.evm.set_balance(play.trainer.address, wei)
 
 
-def test_no_bond_without_gas_for_what_follows(priced: Play, train: Callable) -> None:
+def test_no_bond_without_gas_for_later_moves(priced: Play, train: Callable) -> None:
     needed = SPEC.trainer_bond + priced.trainer.reserve()
     assert needed - SPEC.trainer_bond > 2 * DISPUTE_GAS * 21 * GWEI
     has(priced, needed - 1)
@@ -200,7 +199,7 @@ def owed(scene: Scene, priced: Play) -> Play:
     return play
 
 
-def test_what_the_contract_owes_counts_for_the_bond(owed: Play, train: Callable) -> None:
+def test_credits_count_for_the_bond(owed: Play, train: Callable) -> None:
     has(owed, owed.trainer.reserve())
     assert train(owed, lambda: None)[0] is Phase.FINAL
 
@@ -213,7 +212,7 @@ def test_credits_are_taken_before_the_claim_that_they_pay_for(owed: Play) -> Non
     assert owed.trainer.step() and owed.phase is Phase.CLAIMED
 
 
-def test_a_claim_that_comes_too_late_says_what_becomes_of_the_bond(play: Play, train: Callable) -> None:
+def test_a_late_claim_reports_the_fate_of_the_bond(play: Play, train: Callable) -> None:
     with pytest.raises(Over, match=rf"until \d+ s ago: the bond of {SPEC.trainer_bond} wei is lost as soon as") as late:
         train(play, lambda: play.advance(SPEC.claim_window + 1))
     assert late.value.exit_code == 1 and play.phase is Phase.ACCEPTED
@@ -256,7 +255,7 @@ def test_an_acceptance_that_was_undone_is_made_again(scene: Scene, play: Play, t
         assert play.job.trainer != play.trainer.address
 
 
-def test_an_endpoint_that_does_not_show_the_acceptance_yet_is_asked_again(play: Play) -> None:
+def test_an_endpoint_without_the_acceptance_yet_is_queried_again(play: Play) -> None:
     play.trainer.accept()
     game, usual = play.trainer.game, play.trainer.game.job
     behind = [replace(play.job, phase=Phase.CREATED)]

@@ -1,4 +1,4 @@
-"""Trees that hold what the format does not allow, or what cannot be opened: whoever commits to them loses."""
+"""Trees with invalid or unopenable content: a side that commits to them loses."""
 
 from __future__ import annotations
 
@@ -125,21 +125,21 @@ UNOPENABLE = {"junk": JUNK, "zeros": bytes(32), "padding": padding(Tree_.STATE, 
 
 @pytest.mark.parametrize("content", UNOPENABLE)
 @pytest.mark.parametrize("step", [3, 6, 8])
-def test_a_checkpoint_that_nobody_can_open(scene: Scene, step: int, content: str) -> None:
+def test_a_checkpoint_that_cannot_be_opened(scene: Scene, step: int, content: str) -> None:
     """Its segment can be posted, for the contract sees hashes; the state in it cannot be revealed."""
     machine = Forged(SETUP, roots={step: UNOPENABLE[content]})
     check_conviction(caught(scene, SETUP, machine, Bluffer), "timeout", (Level.STATE, step, 0, 0))
 
 
 @pytest.mark.parametrize("step", [4, 5, 7])
-def test_a_state_between_checkpoints_that_nobody_can_open(scene: Scene, step: int) -> None:
+def test_a_state_between_checkpoints_that_cannot_be_opened(scene: Scene, step: int) -> None:
     machine = Forged(SETUP, roots={step: JUNK})
     played = forced(scene, SETUP, machine, step + 1, Bluffer)
     check_conviction(played, "timeout", (Level.STATE, step, 0, 0), Level.SEGMENT)
 
 
 @pytest.mark.parametrize("tensor", [0, 2, 5])
-def test_a_state_tensor_that_nobody_can_open(scene: Scene, tensor: int) -> None:
+def test_a_state_tensor_that_cannot_be_opened(scene: Scene, tensor: int) -> None:
     """The trace does not end in it: its own move convicts. If the trace has it too, nobody can go on."""
     leaves = {(Tree_.STATE, 6, tensor): JUNK}
     check_conviction(caught(scene, SETUP, Forged(SETUP, leaves), Bluffer), "opening", (Level.STATE, 6, 0, tensor))
@@ -148,7 +148,7 @@ def test_a_state_tensor_that_nobody_can_open(scene: Scene, tensor: int) -> None:
         check_conviction(played, "timeout", (Level.TENSOR, 6, tensor, 0))
 
 
-def test_a_leaf_that_nobody_can_open(scene: Scene) -> None:
+def test_a_leaf_that_cannot_be_opened(scene: Scene) -> None:
     tree = covered(Tree_.TENSOR, [*Trainer.tensor_tree(Bare(HONEST), 6, 1).levels[0][:2], JUNK])
     machine = Forged(SETUP, {(Tree_.STATE, 6, 1): tree.root, (Tree_.TRACE, 6, 1): tree.root})
     played = caught(scene, SETUP, machine, Covering, trees={(6, 1): tree})

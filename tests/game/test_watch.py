@@ -1,4 +1,4 @@
-"""What an auditor stakes, and when it says that it does not: its limits hold before every bond."""
+"""An auditor's stakes and refusals: its limits hold before every bond."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_first_look_that_failed_is_taken_again(
 def test_a_claim_that_is_final_already_is_compared_too(
     scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], lies: Lies | None
 ) -> None:
-    """An auditor that comes too late says what it missed."""
+    """A late auditor reports the missed deadline."""
     play = scene.claimed(SETUP, lies)
     play.advance(SETUP.spec.challenge_window + 1)
     play.trainer.step()

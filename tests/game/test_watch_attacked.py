@@ -1,5 +1,5 @@
-"""What strangers and endpoints cannot do to an auditor: add work, have it decide on two states at once, or hide what it
-plays."""
+"""Other accounts and endpoints cannot add work to an auditor, make it decide on two states at once, or hide its
+jobs."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def claim(play: Play, lies: Any = None) -> None:
 
 
 @pytest.mark.parametrize("how", ["job", "client", "hunt"])
-def test_orders_of_strangers_cause_no_requests(scene: Scene, how: str) -> None:
-    """And what is asked is a header, one list and one batch."""
+def test_orders_of_others_cause_no_requests(scene: Scene, how: str) -> None:
+    """The requests are a header, one list and one batch."""
     own = scene.claimed(SETUP)
     limits = {"job": named(own), "client": Limits(clients=frozenset({own.client.wallet.address})), "hunt": Limits()}
     service = watch(own, limits[how])
@@ -236,7 +236,7 @@ def test_a_run_of_another_log_keeps_no_claim_waiting(scene: Scene) -> None:
     assert other.phase is Phase.CONVICTED
 
 
-def test_what_is_posted_for_others_is_not_executed(scene: Scene) -> None:
+def test_segments_posted_for_others_are_not_executed(scene: Scene) -> None:
     """A right claim with disputes of a crowd: the auditor's run is not asked for any segment."""
     play = scene.claimed(SETUP)
     service = watch(play, named(play))

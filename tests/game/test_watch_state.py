@@ -1,4 +1,4 @@
-"""What a page shows of a game: the state that is read from a chain on which real agents play over the toy machine."""
+"""The page's state of a game, read from a chain on which real agents play over the toy machine."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_rule_of_money_that_is_not_the_contracts_is_noticed(scene: Scene, monk
     assert not watched.look()["game"]["agrees"]
 
 
-def test_what_is_lost_and_added_between_two_looks_is_a_difference(scene: Scene) -> None:
+def test_losses_and_additions_between_two_reads_are_a_difference(scene: Scene) -> None:
     """Also where the chain was reorganised and disputes are no more."""
     play, watched = scene.claimed(SETUP, LIE), reader(scene)
     point = scene.chain.node.snapshot()
@@ -253,7 +253,7 @@ def test_a_node_that_is_away_is_an_error_and_not_a_state(scene: Scene, monkeypat
     ("told", "expected"),
     [("conv1", "conv1"), ("<b>", "<b>"), ("a\u202eb", "a\\u202eb"), ("x\ny\x1b[2J", "x y\\x1b[2J"), ("é漢", "é漢")],
 )
-def test_a_strangers_text_is_shown_as_text(told: str, expected: str) -> None:
+def test_untrusted_text_is_shown_as_text(told: str, expected: str) -> None:
     assert shown(told) == expected
 
 

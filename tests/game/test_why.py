@@ -1,4 +1,4 @@
-"""What `vgame why` says from the state alone is what the players do."""
+"""`vgame why` predicts the players' calls from the state alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_every_move_of_a_game_is_said_before_it_is_made(scene: Scene, lie: object) -> None:
+def test_every_move_of_a_game_is_announced(scene: Scene, lie: object) -> None:
     play = scene.post(SETUP)
     trainer = play.new_trainer(lie)
     assert owed(play, "trainer") == {"acceptJob"} and not owed(play, "client") | owed(play, "auditor")
@@ -84,7 +84,7 @@ def test_an_auditor_with_a_dispute_opens_no_other(scene: Scene) -> None:
     assert not owed(play, "auditor", auditor.address) and "challenge" in owed(play, "auditor", other.address)
 
 
-def test_orders_that_nobody_serves_expire(scene: Scene) -> None:
+def test_unserved_orders_expire(scene: Scene) -> None:
     play = scene.post(SETUP)
     play.advance(SETUP.spec.accept_window + 1)
     assert owed(play, "client") == {"expire"} and not owed(play, "trainer")
@@ -103,7 +103,7 @@ def test_a_delivery(scene: Scene, tmp_path: Path) -> None:
     assert "closeDelivery" in owed(play, "client")
 
 
-def test_it_is_said_in_words_and_in_json(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_reported_as_text_and_json(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     play = scene.claimed(SETUP, LIE)
     play.auditor().step()
     explain(play.client, play.id, list(ROLES), None, Reporter(True))

@@ -1,6 +1,6 @@
 """The Triton kernels in Triton's interpreter: they run on tensors of the CPU, word for word as they would on a GPU.
 
-Skipped loudly where triton is not installed (`pip install -e '.[gpu]'`).
+Skipped with a message if triton is not installed (`pip install -e '.[gpu]'`).
 """
 
 from __future__ import annotations

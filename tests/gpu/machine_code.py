@@ -1,8 +1,8 @@
-"""Compiles every Triton kernel for a Hopper GPU, without having one, and prints what its PTX must not contain. A
-process of its own.
+"""Compile every Triton kernel for a Hopper GPU, without one, and print forbidden lines of its PTX. A process of its
+own.
 
-The kernels are started as always, on small tensors of the CPU; a driver that only knows its target stands in for the
-real one, so compilation is the last thing that happens. Prints JSON: kernel -> offending lines.
+The kernels are started on small tensors of the CPU; a stand-in for the driver knows only its target, so they are
+compiled and not run. Prints JSON: kernel -> offending lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the kernels compile to for a Hopper GPU: no contraction, no flushing, no approximations."""
+"""The compiled kernels for a Hopper GPU: no contraction, no flushing, no approximations."""
 
 from __future__ import annotations
 

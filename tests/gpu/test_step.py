@@ -1,4 +1,4 @@
-"""A whole step by the Triton kernels: the CPU's words, and nothing that would wait for the device or stop a
+"""A whole step by the Triton kernels: the CPU's words, without operations that would wait for the device or prevent a
 recording."""
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ WAITING = ("_local_scalar_dense", "item", "nonzero", "unique", "masked_select", 
 
 
 class Waited(AssertionError):
-    """An operation asked the device something."""
+    """An operation waited for the device."""
 
 
 class NeverWaits(TorchDispatchMode):
-    """Refuses what would wait for a GPU or could not be recorded in a graph, as far as a CPU can tell."""
+    """Refuses operations that would wait for a GPU or could not be recorded in a graph, as far as a CPU can detect
+    them."""
 
     def __torch_dispatch__(self, function, types, arguments=(), options=None):
         name = function.overloadpacket.__name__
@@ -43,7 +44,7 @@ class NeverWaits(TorchDispatchMode):
 
 @pytest.fixture
 def kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the interpreter does inside a kernel is not the step's business."""
+    """Operations of the interpreter inside a kernel do not count."""
     from triton.runtime.interpreter import GridExecutor
 
     run = GridExecutor.__call__
@@ -111,7 +112,7 @@ def test_the_kernels_give_the_words_of_the_cpu_and_never_wait(lowered: Lowered, 
 
 
 def test_the_torch_passes_wait(lowered: Lowered) -> None:
-    """Red twin: the mode sees that they look at the device."""
+    """Red twin: the mode detects their reads of the device."""
     with gate.kernels(False), compiled(False), pytest.raises(Waited), NeverWaits():
         executor(lowered).launch(1, lowered.state)
 

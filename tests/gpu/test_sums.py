@@ -44,8 +44,7 @@ def test_one_hot(family: str) -> None:
 
 @pytest.fixture
 def everything_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bound that is so large that the first look decides nothing but exact sums, which there are none of in the test
-    below."""
+    """A bound so large that the first look decides only exact sums; the test below has none."""
     from triton import language
 
     from vgame.arithmetic.triton import products, sums
@@ -124,7 +123,7 @@ def test_products_in_blocks_of_batches(
 @pytest.mark.parametrize("backwards", [(), (4, 5)])
 @pytest.mark.parametrize("family", ["normal", "any bits", "cancelling"])
 def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patches are read where they lie, as rows and as columns, and no copy of them is made."""
+    """Patches are read in place, as rows and as columns, without a copy."""
     from vgame.arithmetic import indexed_matrix as folded
 
     monkeypatch.setattr(folded, "LEAST", 1)
@@ -143,7 +142,7 @@ def test_products_of_patches(family: str, backwards: tuple[int, ...], monkeypatc
 
 @pytest.mark.parametrize("family", ["normal", "any bits", "cancelling"])
 def test_rows_in_runs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels of a batch of pictures are added where they lie, and so are pictures turned about."""
+    """Channels of a batch of pictures are added in place, and so are mirrored pictures."""
     from vgame.arithmetic import indexed_matrix as folded
 
     monkeypatch.setattr(folded, "LEAST", 1)

@@ -1,4 +1,4 @@
-"""A development node that people use, from nothing: anvil. The embedded chain is in tests/game/scene.py."""
+"""A common development node, started for the tests: anvil. The embedded chain is in tests/game/scene.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_installed() -> bool:
 
 @contextmanager
 def anvil() -> Iterator[Chain]:
-    """A fresh anvil under the rules that the contracts are compiled for, stopped at the end."""
+    """A new anvil with the EVM version of the contracts, stopped at the end."""
     if not is_installed():
         message = "anvil is missing: install node, then run `npm install`"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(message)

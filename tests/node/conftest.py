@@ -32,7 +32,7 @@ def real_scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 
 @pytest.fixture(scope="module")
 def some_scene() -> Iterator[Scene]:
-    """On one of them, for what does not depend on the chain: on the embedded one where there is no anvil."""
+    """On one of them, for tests that do not depend on the chain: on the embedded one without anvil."""
     with (anvil if is_installed() or os.environ.get("CI") else embedded_chain)() as chain:
         yield deployed(chain)
 

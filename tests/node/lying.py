@@ -1,4 +1,4 @@
-"""An endpoint that alters what it passes on."""
+"""An endpoint that alters replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Truth = Callable[[], Request]
 
 @dataclass
 class Table:
-    """A play whose players all ask one proxy."""
+    """A play whose players all use one proxy."""
 
     play: Play
     proxy: type[LyingProxy]
@@ -38,7 +38,7 @@ class Table:
         return player
 
     def again(self, player: Player) -> Player:
-        """The same after a restart: it remembers nothing."""
+        """The player after a restart, without memory."""
         game = Game(self.chain, self.play.scene.address, player.game.wallet)
         fresh = type(player)(game, player.id, player.machine)
         fresh.terms = player.terms
@@ -50,13 +50,13 @@ class Table:
 
 @contextmanager
 def table(scene: Scene, claim: Any = None, play: Play | None = None) -> Iterator[Table]:
-    """A claim that is posted (or the play that is given), a proxy that is honest as yet."""
+    """A posted claim (or the given play), behind a proxy that is still honest."""
     with served(LyingProxy, scene.chain.url) as (proxy, url):
         yield Table(play or scene.claimed(SETUP, claim), proxy, Chain(url))
 
 
 def refuses(t: Table, player: Player, lie: Any, error: type[Exception], words: str) -> None:
-    """While the endpoint lies the player says so and sends nothing."""
+    """While the endpoint lies the player reports it and sends nothing."""
     before = t.sent(player)
     t.proxy.lie = staticmethod(lie)
     for _ in range(2):
@@ -76,5 +76,5 @@ def selector(name: str, types: str) -> str:
 
 
 def chain_one(asked: Request, truth: Truth) -> Request:
-    """The same contracts on another chain, as a fork has them."""
+    """The same contracts on another chain, like on a fork."""
     return {"jsonrpc": "2.0", "id": asked["id"], "result": "0x1"} if asked["method"] == "eth_chainId" else truth()

@@ -1,4 +1,4 @@
-"""One honest player of a toy job as a process, to be killed: key from the environment, says "ready", plays until its
+"""One honest player of a toy job as a process, to be killed: key from the environment, prints "ready", plays until its
 job has ended.
 
 Arguments: trainer | auditor, endpoint, address of the game, job.

@@ -18,7 +18,7 @@ Truth = Callable[[], Request]
 
 @dataclass
 class Provider:
-    """An endpoint with limits: `most` blocks per request; `code` says what it answers about old code."""
+    """An endpoint with limits: `most` blocks per request; `code`: its reply about old code."""
 
     scene: Scene
     handler: Any

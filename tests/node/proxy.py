@@ -1,4 +1,4 @@
-"""An endpoint between a player and a node, on loopback: it forwards what it is asked, or does something else."""
+"""An endpoint between a player and a node, on loopback: it forwards requests, or applies faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Request = dict[str, Any]
-Lie = Callable[[Request, Callable[[], Request]], Request]  # what is asked, and how to get the truth
+Lie = Callable[[Request, Callable[[], Request]], Request]  # the request, and a function to the true reply
 
 
 class Proxy(BaseHTTPRequestHandler):
@@ -67,15 +67,15 @@ class FaultyProxy(Proxy):
         if fault == "delay":
             time.sleep(0.3)
         reply = self.forward(body)
-        if fault == "repeat":  # what was sent is sent once more
+        if fault == "repeat":  # a sent transaction is sent again
             reply = self.forward(body)
-        if fault == "lose":  # it arrived, but nobody learns of it
+        if fault == "lose":  # it arrived, but the reply is lost
             return self.hang_up()
         self.reply(reply)
 
 
 class DeadlyProxy(Proxy):
-    """Whoever sends a transaction is killed: the first time before it arrives, then after it did, and so on."""
+    """It kills the sender of a transaction: the first time before it arrives, then after it arrived, and so on."""
 
     kill: Callable[[], None] = staticmethod(lambda: None)
     kills = 0
@@ -92,7 +92,7 @@ class DeadlyProxy(Proxy):
 
 
 class LyingProxy(Proxy):
-    """It answers as `lie` says; honest while there is none."""
+    """It answers by `lie`; honest without one."""
 
     lie: Lie | None = None
     batches = True  # are taken
@@ -137,14 +137,14 @@ class HugeProxy(Proxy):
             "chunk": ("Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + piece + b"\r\n"),
             "compressed": (f"Content-Encoding: gzip\r\nContent-Length: {len(self.packed)}\r\n\r\n", self.packed),
         }[self.begin]
-        with suppress(OSError):  # whoever asked has gone
+        with suppress(OSError):  # the client has gone
             self.wfile.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{header}".encode() + piece)
             while self.begin != "compressed":
                 self.wfile.write(piece)
 
 
 class RedirectingProxy(Proxy):
-    """It sends everybody elsewhere, in a circle."""
+    """It redirects all requests, in a circle."""
 
     asked = 0
 
@@ -170,7 +170,7 @@ class DrippingProxy(Proxy):
         slow = {"body": content, "header": header + content, "continue": b"HTTP/1.1 100 Continue\r\n\r\n" * 100}[
             self.begin
         ]
-        with suppress(OSError):  # whoever asked has gone
+        with suppress(OSError):  # the client has gone
             self.wfile.write(whole)
             for byte in slow:
                 time.sleep(self.pause)

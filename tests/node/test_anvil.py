@@ -82,7 +82,7 @@ def test_a_bond_that_does_not_pay_for_two_disputes_at_the_base_fee(
 
 
 def test_a_call_that_reverts_in_its_block_is_reported(real_scene: Scene) -> None:
-    """Its estimate was right, somebody else was included before it."""
+    """Its estimate was right, but another transaction was included before it."""
     play = real_scene.claimed(SETUP, word_lie(6, 1, 7)[0])
     first, second = play.auditor(), play.auditor()
     call = due(first)
@@ -139,7 +139,7 @@ def test_a_chain_that_is_down_is_one_clear_error(real_scene: Scene) -> None:
 
 @pytest.fixture
 def slow_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chain]:
-    """An anvil that mines only when it is told to; a transaction is given up after half a second."""
+    """An anvil that mines only on request; waiting for a transaction ends after half a second."""
     for module in (chain_module, wallet_module):
         monkeypatch.setattr(module, "RECEIPT_TIMEOUT", 0.5)
     with anvil() as chain:
@@ -148,8 +148,8 @@ def slow_node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chain]:
 
 
 @pytest.mark.node
-def test_a_transaction_that_nobody_includes_is_replaced_by_a_dearer_one(slow_node: Chain) -> None:
-    """O7: also one of a process that was killed, whose number is taken."""
+def test_a_transaction_that_is_not_included_is_replaced_at_a_higher_price(slow_node: Chain) -> None:
+    """O7: also one of a killed process, whose nonce is used."""
     wallet = Wallet(slow_node, "0xac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80")
     tx = {"type": 2, "chainId": slow_node.chain_id, "to": wallet.address, "value": 1, "gas": 21_000, "nonce": 0}
     base, tip = slow_node.fees()

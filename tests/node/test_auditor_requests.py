@@ -1,4 +1,4 @@
-"""What an auditor with one quiet claim asks its endpoint for in a minute, and that its memory does not grow."""
+"""The requests of an auditor with one quiet claim in a minute, and its constant memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every chain that tests and people use answers at the block that is asked for, or with an error: the embedded chain,
-the tests' fast chain, and anvil, which other tools are made for."""
+"""Every supported chain answers at the requested block, or with an error: the embedded chain, the tests' fast chain,
+and anvil."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vgame.chain.embedded import Node, start_tester
 COUNTER = bytes.fromhex("36601457425f52436020525f5460405260605ff35b5f546001015f555f545f52602a60205fa100")
 STRANGER, TOPIC = "0x" + "5a" * 20, f"0x{42:064x}"
 NOWHERE = "0x" + "11" * 32
-MARKED = 7  # wei that a stranger has more in each block
+MARKED = 7  # wei that another account gains in each block
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -94,7 +94,7 @@ class Story:
         return self.get("eth_getBlockByNumber", which, False)
 
     def state(self, which: Any) -> dict[str, Any]:
-        """All that can be asked of a block's state."""
+        """All queries of a block's state."""
         words = self.get("eth_call", {"to": self.contract}, which).removeprefix("0x")
         at, number, counter = (int(words[i : i + 64] or "0", 16) for i in (0, 64, 128))
         return {

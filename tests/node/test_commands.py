@@ -1,4 +1,4 @@
-"""The commands as people start them, each a process of its own: order, train, audit, look on, be paid."""
+"""The commands, each in a process of its own: order, train, audit, watch, withdraw."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ auditor_bond = "0.2 ether"
 
 
 class Hand:
-    """Somebody with a key at a keyboard."""
+    """A user with a key."""
 
     def __init__(self, scene: Scene, folder: Path) -> None:
         self.scene, self.folder, self.wallet = scene, folder, scene.wallet()
@@ -54,7 +54,7 @@ class Hand:
         )  # fmt: skip
 
     def run(self, *command: str, rc: int = 0) -> tuple[list[dict[str, Any]], str]:
-        """What it said, as objects, and its complaint."""
+        """Its output as objects, and its error."""
         out, err = (process := self.start(*command)).communicate(timeout=300)
         assert process.returncode == rc, err
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
@@ -133,9 +133,9 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
     assert f"there is no job {'07' * 32}" in complaint
 
 
-def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
+def test_an_interrupted_command_reports_it(tmp_path: Path) -> None:
     def hear() -> None:
-        """A shell's background jobs do not hear Ctrl-C, and these tests may be one."""
+        """A shell's background jobs ignore Ctrl-C, and these tests may be one."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     process = subprocess.Popen(
@@ -152,7 +152,7 @@ def test_an_interrupted_command_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.wide
-def test_what_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
+def test_unprintable_text_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii:strict"}
     command = [sys.executable, "-m", "vgame.cli", "prepare", "job.toml", "--out", "Bündel"]
@@ -162,7 +162,7 @@ def test_what_the_terminal_cannot_show_is_escaped(tmp_path: Path) -> None:
 
 
 def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
-    """As a daemon may start it: no file is written into by what is printed."""
+    """Started like a daemon: printed text is written into no other file."""
     shell = f'exec "{sys.executable}" -m vgame.cli inspect "{tmp_path}" <&- >&-'
     told = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
     assert told.returncode == 1 and b"Traceback" not in told.stderr and told.stderr.count(b"\n") == 1
@@ -171,7 +171,7 @@ def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.node
-def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(node: Scene, tmp_path: Path) -> None:
+def test_a_trainer_waits_for_a_full_disk_and_reports_the_time_left(node: Scene, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     client, trainer = (Hand(node, tmp_path) for _ in range(2))
     client.run("prepare", "job.toml", "--out", "bundle", "--json")
@@ -194,7 +194,7 @@ def test_a_trainer_waits_for_a_full_disk_and_says_how_long_it_can(node: Scene, t
 
 
 @pytest.mark.parametrize("text", ["no hex", "12"])
-def test_what_is_no_job_is_told_before_anything_is_asked(some_scene: Scene, tmp_path: Path, text: str) -> None:
+def test_an_invalid_job_identity_is_refused_before_any_request(some_scene: Scene, tmp_path: Path, text: str) -> None:
     hand = Hand(some_scene, tmp_path)
     _, complaint = hand.run(
         "status", "--rpc", some_scene.chain.url, "--game", Wallet(some_scene.chain).address, "--job", text, rc=1

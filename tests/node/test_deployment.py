@@ -1,4 +1,4 @@
-"""The registry of games: which address, and which chain, a file stands for."""
+"""The registry of games: the address and the chain of a file."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_a_file_of_several_chains_needs_the_number(tmp_path: Path, monkeypatch: 
     "text",
     ["", "[]", "{", '{"1": {"game": 5}}', '{"one": {"game": "0x"}}', '{"1": []}', '{"1": {}, "1": {}}', "\xff"],
 )
-def test_what_is_no_registry_is_named(text: str, tmp_path: Path) -> None:
+def test_an_invalid_registry_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "games.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(VgameError, match=r"games\.json is no registry of games"):
         find(str(tmp_path / "games.json"), None)
 
 
-def test_the_file_says_which_chain_the_endpoint_has_to_be(game: Game, tmp_path: Path) -> None:
+def test_the_file_names_the_endpoints_chain(game: Game, tmp_path: Path) -> None:
     with pytest.raises(ChainError, match=f"is chain {game.chain.chain_id}, chain 99 was expected"):
         open_reading(game.chain.url, write(tmp_path / "games.json", 99))
     record(tmp_path / "right.json", game)

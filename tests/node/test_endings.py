@@ -1,4 +1,4 @@
-"""How a demonstration ends that does not come to its end: one sentence, and no process is left."""
+"""The end of an interrupted demonstration: one sentence, and no process is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are found from the block that made the game on, whatever ranges an endpoint takes, and read once where nothing
+"""Events are found from the game's block on, for all ranges that an endpoint accepts, and read once if nothing
 changes."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_old_events_are_read_in_as_many_looks_as_it_takes(provider: Provider, bo
     assert late.events("ClaimPosted", job) == []
 
 
-def test_what_is_said_once_is_looked_for_backwards(provider: Provider, born: int) -> None:
+def test_single_events_are_searched_backwards(provider: Provider, born: int) -> None:
     """A move that needs what was opened just now does not wait for a scan from the claim on."""
     game = provider.game()
     jobs = provider.jobs(game)
@@ -81,7 +81,7 @@ def test_what_is_said_once_is_looked_for_backwards(provider: Provider, born: int
     assert found(jobs[0]) == [jobs[0]]  # what was not found of another one hides nothing
 
 
-def test_a_node_that_a_stranger_reveals_at_other_heights_is_found(provider: Provider) -> None:
+def test_a_node_revealed_by_others_at_other_heights_is_found(provider: Provider) -> None:
     """A node's hash holds no height, so the contract takes the same children at another one: an event of the same node,
     younger than the right one, which it must not hide."""
     scene = provider.scene
@@ -138,7 +138,7 @@ def test_a_deployment_that_is_not_old_yet(provider: Provider, monkeypatch: pytes
     assert min(first for first, _ in provider.asked) == 1
 
 
-def test_an_outage_in_a_long_scan_costs_what_was_not_read(provider: Provider, born: int) -> None:
+def test_an_outage_in_a_long_scan_repeats_only_unread_parts(provider: Provider, born: int) -> None:
     game, jobs, honest = provider.game(), provider.jobs(provider.game()), provider.answer
     seen = []
 
@@ -167,7 +167,7 @@ def test_logs_that_lag_behind_are_found_later(provider: Provider, born: int) -> 
 
 
 def test_a_reorganisation_behind_the_settled_block(provider: Provider, born: int) -> None:
-    """Whatever its depth: what was remembered is read again."""
+    """For any depth: cached events are read again."""
     chain = provider.scene.chain
     snapshot = chain.web3.provider.make_request("evm_snapshot", [])["result"]
     undone: Play = provider.scene.post(SETUP)

@@ -1,4 +1,4 @@
-"""What was read of old events is read again, some ranges at a time, and stands where that fails."""
+"""Old events are read again, some ranges at a time, and kept if that fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vgame.errors import EndpointError, VgameError
 
 
 def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: int) -> None:
-    """Else who opens a node early had an auditor that begins late search for ever where every tenth request fails."""
+    """Otherwise an early opening would make a late auditor search for ever if every tenth request fails."""
     game, honest = provider.game(), provider.answer
     jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
     left = [0]
@@ -36,7 +36,7 @@ def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: in
     assert [e.args["job"] for e in found] == [jobs[0]] and looks > 1
 
 
-def test_what_was_not_found_is_looked_for_again(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_are_searched_again(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs lag. Some ranges at a time, and the last block of a long search has to be there."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -57,11 +57,10 @@ def test_what_was_not_found_is_looked_for_again(provider: Provider, born: int, m
     assert found[0].args["job"] == jobs[0] and looks >= 2
 
 
-def test_what_was_read_long_ago_is_read_again_in_small_parts(
+def test_old_ranges_are_read_again_in_small_parts(
     provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading it all at once let a move wait for a scan of the whole chain, once an hour. What nobody asks for is
-    forgotten."""
+    """Reading all at once would delay a move by a scan of the whole chain, once an hour. Unused entries are dropped."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Events, "AGAIN", 1)
@@ -86,7 +85,7 @@ def test_what_was_read_long_ago_is_read_again_in_small_parts(
         assert len(provider.asked) <= 4 and looks <= provider.ranges
     assert found == everything and looks >= 2
     game.events("ClaimPosted")
-    now[0] += Events.TRUSTED + 1.0  # an outage: nobody could ask
+    now[0] += Events.TRUSTED + 1.0  # an outage: no request was possible
     provider.jobs(game)
     assert len(game._events._past) == 2
     for _ in range(2):
@@ -96,10 +95,8 @@ def test_what_was_read_long_ago_is_read_again_in_small_parts(
 
 
 @pytest.mark.parametrize("name", ["read", "find"])
-def test_what_cannot_be_read_again_stands(
-    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """An hour after its start an auditor heard of nothing more where an endpoint keeps no old logs."""
+def test_unreadable_values_are_kept(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """An auditor must still read new events an hour after its start if an endpoint keeps no old logs."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     game, tried = provider.game(), [0]
@@ -127,8 +124,8 @@ def test_what_cannot_be_read_again_stands(
     assert look() and tried[0]
 
 
-def test_what_is_not_shown_any_more_stands(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint that answers without its old logs had an auditor forget what was posted, and lose two bonds."""
+def test_values_no_longer_served_are_kept(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that answers without its old logs must not make an auditor forget posts."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     game = provider.game()
@@ -146,9 +143,8 @@ def test_what_is_not_shown_any_more_stands(provider: Provider, born: int, monkey
             assert provider.jobs(game) == known
 
 
-def test_what_is_read_at_every_look_is_young(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was up to 10,000 blocks: an endpoint with fewer of them refused all, for good, and orders of strangers were
-    decoded again for a day."""
+def test_values_are_read_again_at_every_look(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small enough for endpoints that keep few blocks; orders of others are not decoded again for a day."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Events, "RANGE", 10_000)
@@ -175,8 +171,8 @@ def test_what_is_read_at_every_look_is_young(provider: Provider, born: int, monk
 def test_a_newest_block_that_lags_makes_nothing_forgotten(
     provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else one answer of a node that is a quarter of an hour behind costs a scan of the whole chain. If it goes on, the
-    settled block was none: one look at another chain made an auditor deaf for good."""
+    """One reply of a node that is a quarter of an hour behind must not cost a scan of the whole chain. If it lasts, the
+    settled block was wrong, and is given up."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     game = provider.game()

@@ -70,7 +70,7 @@ def reorganise(chain: Chain, depth: int) -> None:
 
 
 def bury(chain: Chain) -> None:
-    """So many empty blocks that only what comes after them is undone."""
+    """So many empty blocks that a reorganisation undoes only later ones."""
     chain.web3.provider.make_request("anvil_mine", [hex(64)])
 
 
@@ -114,7 +114,7 @@ def test_an_honest_trainer_survives_reorganisations(node: Scene) -> None:
 
 @pytest.mark.parametrize("part", ["body", "header", "continue"])
 def test_a_reply_that_drips_is_no_answer(some_scene: Scene, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    """Also line by line of its header, or of headers that never end: there is one time for all of it."""
+    """Also line by line of its header, or with endless headers: one time limit covers the whole reply."""
     with served(DrippingProxy, some_scene.chain.url, begin=part) as (handler, url):
         chain = Chain(url)
         monkeypatch.setattr(http_module, "REPLY_TIMEOUT", 1)

@@ -120,7 +120,7 @@ def test_a_kill_at_every_transaction_loses_and_doubles_nothing(
 
 
 def check_money(node: Scene) -> None:
-    """What the game holds is burnt, or a client's."""
+    """The game's balance is burnt money, or a client's."""
     balance = node.chain.balance(node.address)
     view = node.game()
     clients = {e.args["client"] for e in view.events("JobCreated")}
@@ -129,7 +129,7 @@ def check_money(node: Scene) -> None:
 
 @pytest.mark.node
 @pytest.mark.parametrize("total", [8, pytest.param(200, marks=pytest.mark.nightly)])
-def test_whoever_is_killed_goes_on_and_wins(node: Scene, total: int) -> None:
+def test_a_killed_role_resumes_and_wins(node: Scene, total: int) -> None:
     dice, killed = random.Random(total), 0
     while killed < total:
         for game in (auditor_wins, trainer_wins):

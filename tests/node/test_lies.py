@@ -1,5 +1,5 @@
-"""One dishonest endpoint: what it shows is checked by its hash; its player says so, sends nothing, and wins when it is
-honest again."""
+"""One dishonest endpoint: replies are checked by hashes; the player reports a lie, sends nothing, and wins when the
+endpoint is honest again."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def replaced(value: Any, old: str, new: str) -> Any:
 
 
 def forged_receipts() -> Any:
-    """Nothing is passed on, everything was included."""
+    """No transaction is forwarded, but all are reported as included."""
     forged: dict[str, Request] = {}
 
     def lie(asked: Request, truth: Truth) -> Request:
@@ -112,7 +112,7 @@ def foreign_receipts(asked: Request, truth: Truth) -> Request:
 
 
 def test_a_receipt_without_its_effect_is_not_believed(node: Scene) -> None:
-    """Challenge, move, answer, claim: whatever was swallowed is sent again, and the game goes on where it stands."""
+    """Challenge, move, answer, claim: swallowed transactions are sent again, and the game continues."""
     with table(node, LIE) as t:
         auditor = t.seat(Auditor)
         refuses(
@@ -143,7 +143,7 @@ def test_a_trainer_believes_no_forged_receipt_either(node: Scene) -> None:
 
 
 def test_every_kind_of_call_leaves_a_mark(node: Scene) -> None:
-    """No call of a whole game is doubted by an honest endpoint: else a player would report lies that nobody told."""
+    """No call of a whole game is doubted by an honest endpoint: else a player would report false lies."""
     with table(node, LIE) as t:
         auditor, trainer = t.seat(Auditor), t.play.trainer
         assert t.play.run_to_end(trainer, auditor) is Phase.CONVICTED
@@ -199,7 +199,7 @@ def test_other_terms_than_the_order(node: Scene) -> None:
         refuses(t, auditor, lie, EndpointError, "shows other terms")
 
 
-def test_a_dispute_that_is_said_to_stand_elsewhere(node: Scene) -> None:
+def test_a_dispute_reported_at_another_place(node: Scene) -> None:
     """Compared with the wrong piece of the own run the first child would differ, and naming it would lose the
     dispute."""
     with table(node, state_lie(6, 5, 0)[0]) as t:

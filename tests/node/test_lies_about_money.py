@@ -1,4 +1,4 @@
-"""A dishonest endpoint that names chains, fees, tips and nonsense: nothing is signed that the user did not allow."""
+"""A dishonest endpoint that names chains, fees, tips and nonsense: nothing is signed beyond the user's limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 
 @pytest.fixture(scope="module")
 def cheat(real_scene: Scene) -> Play:
-    """A false claim; each test has an auditor of its own, who is lied to."""
+    """A false claim; each test has an auditor of its own behind the lying endpoint."""
     return real_scene.claimed(SETUP, LIE)
 
 
@@ -77,7 +77,7 @@ def test_a_tip_that_an_endpoint_names_is_paid_up_to_the_usual_one(real_scene: Sc
         assert 0 < paid < 200_000 * 4 * GWEI
 
 
-def test_a_base_fee_above_what_the_user_pays(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_fee_above_the_users_limit(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     with table(real_scene, play=real_scene.post(SETUP)) as t:
         trainer = t.seat(Trainer)
         t.proxy.lie = staticmethod(fee_lie(base=300 * GWEI, tip=10**20))

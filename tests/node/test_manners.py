@@ -1,4 +1,4 @@
-"""Nodes as they are: what they ask for a transaction, how they cap it, in which form they say that a call reverts."""
+"""Differences of real nodes: minimum tips, fee caps, the form of a revert's error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def error(message: str, **more: Any) -> Request:
 
 
 def least_tip(least: int, message: str, suggested: int | None = None) -> Callable[[Request, Truth], Request]:
-    """A node that takes no smaller tip."""
+    """A node with a minimum tip."""
 
     def lie(asked: Request, truth: Truth) -> Request:
         if asked["method"] == "eth_maxPriorityFeePerGas":
@@ -58,7 +58,7 @@ def least_tip(least: int, message: str, suggested: int | None = None) -> Callabl
 
 @pytest.mark.parametrize("least", [25, 30, 100])
 @pytest.mark.parametrize("message", LOW)
-def test_a_node_with_a_least_tip_is_paid_what_it_asks(t: Table, least: int, message: str) -> None:
+def test_a_node_with_a_minimum_tip_is_paid_it(t: Table, least: int, message: str) -> None:
     trainer = t.seat(Trainer)
     t.proxy.lie = staticmethod(least_tip(least * GWEI, message))
     before = t.play.scene.chain.balance(trainer.address)
@@ -76,7 +76,7 @@ def test_a_least_tip_that_the_node_does_not_suggest_is_found(t: Table, message: 
     assert t.play.job.phase is Phase.ACCEPTED
 
 
-def test_no_tip_above_what_the_owner_pays(t: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_tip_above_the_owners_limit(t: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FEE_VARIABLE, "20")
     trainer, offers = t.seat(Trainer), []
     lie = least_tip(25 * GWEI, LOW[2])
@@ -163,7 +163,7 @@ FORMS: dict[str, Callable[[str], Request]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_revert_is_known_in_every_form(t: Table, form: str) -> None:
-    """So what is harmless passes as harmless, and a person reads the contract's own name."""
+    """So harmless errors are recognised, and people read the contract's own name of the error."""
     game = t.play.scene.game()
     with pytest.raises(ContractError) as plain:
         game._call("turn", t.play.id, 9)
@@ -184,7 +184,7 @@ def test_a_revert_is_known_in_every_form(t: Table, form: str) -> None:
 
 
 @pytest.mark.parametrize("data", ["0xdeadbeef", "0x", "0x1234", {"data": 7}, [["0xdeadbeef"]]])
-def test_what_is_no_error_of_the_contract_is_given_no_name(t: Table, data: Any) -> None:
+def test_other_errors_get_no_name_of_the_contract(t: Table, data: Any) -> None:
     asking = t.seat(Trainer).game
 
     def lie(asked: Request, truth: Truth) -> Request:

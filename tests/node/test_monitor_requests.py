@@ -1,4 +1,4 @@
-"""How many requests a look of `vgame monitor` makes: strangers' orders cost no more than their place in a page."""
+"""The requests of a look of `vgame monitor`: orders of others cost only their place in a page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def looks(proxy: Any, game: Game, account: str) -> tuple[int, list[Any]]:
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["batches", "one by one"])
-def test_orders_of_strangers_cost_no_requests(some_scene: Scene, alone: bool) -> None:
+def test_orders_of_others_cost_no_requests(some_scene: Scene, alone: bool) -> None:
     play = some_scene.claimed(SETUP)
     with served(Counting, some_scene.chain.url) as (proxy, url):
         proxy.alone = alone

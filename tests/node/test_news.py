@@ -1,4 +1,4 @@
-"""What roles report of a game: each transaction with its gas and hash, each own dispute, the end, and the money."""
+"""A role's reports of a game: each transaction with its gas and hash, each own dispute, the end, and the money."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def convicted(scene: Scene) -> tuple[Play, Player, Told, Told]:
     return play, auditor, heard, other
 
 
-def test_every_transaction_is_told_with_its_gas_and_hash(some_scene: Scene) -> None:
+def test_every_transaction_is_reported_with_its_gas_and_hash(some_scene: Scene) -> None:
     play, auditor, heard, _ = convicted(some_scene)
     sent = named(heard, "sent")
     moves = [s["move"] for s in sent]
@@ -52,7 +52,7 @@ def test_every_transaction_is_told_with_its_gas_and_hash(some_scene: Scene) -> N
     assert sum(s["withdrawn"] for s in sent) == play.paid(auditor) and " withdrawn: " in sent[-1]["text"]
 
 
-def test_a_conviction_is_told_with_its_money(some_scene: Scene) -> None:
+def test_a_conviction_is_reported_with_its_money(some_scene: Scene) -> None:
     play, auditor, heard, other = convicted(some_scene)
     (event,) = [e for e in play.client.events(job=play.id) if e.name == "Convicted"]
     for told, winner in ((heard, "this account"), (other, auditor.address)):
@@ -64,7 +64,7 @@ def test_a_conviction_is_told_with_its_money(some_scene: Scene) -> None:
     assert [v["status"] for v in named(heard, "verdict")] == ["won"]
 
 
-def test_an_auditor_that_is_wrong_is_told_so(some_scene: Scene) -> None:
+def test_a_wrong_auditor_gets_a_report(some_scene: Scene) -> None:
     play = some_scene.claimed(SETUP)
     auditor, heard = play.auditor(state_lie(6, 5, 0)[0]), told_of(play.trainer)
     with pytest.raises(Exception, match="own run is wrong"):
@@ -77,7 +77,7 @@ def test_an_auditor_that_is_wrong_is_told_so(some_scene: Scene) -> None:
     assert end["phase"] == "final" and sum(s["withdrawn"] for s in named(heard, "sent")) == play.paid(play.trainer)
 
 
-def test_what_a_receipt_lacks_stops_no_move(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_receipt_stops_no_move(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     play = some_scene.post(SETUP)
     trainer = play.new_trainer()
     told, wait = told_of(trainer), trainer.game.wallet.send

@@ -1,4 +1,4 @@
-"""What a role decides on stands after one block, whatever is mined while it is read."""
+"""A role decides on the state after one block, even if blocks are mined while it is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vgame.dispute.trainer import Trainer
 
 @pytest.mark.parametrize("hashes", [True, False], ids=["by hash", "by number"])
 def test_a_snapshot_is_of_one_block(some_scene: Scene, hashes: bool) -> None:
-    """A node that takes no hashes is asked by the number."""
+    """A node without hashes is queried by number."""
     named: list[Any] = []
 
     def lie(asked: Request, truth: Truth) -> Request:

@@ -1,4 +1,4 @@
-"""What a demonstration starts ends with it, also where it was killed and could stop nobody."""
+"""The processes of a demonstration end with it, also after a kill."""
 
 from __future__ import annotations
 

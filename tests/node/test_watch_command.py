@@ -1,4 +1,4 @@
-"""`vgame watch` as people start it: a process, its address, its page; nothing for other sites; ended by Ctrl-C."""
+"""`vgame watch` as a command: a process, its address, its page; nothing for other sites; ended by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_page_is_served_until_it_is_interrupted(some_scene: Scene, tmp_path:
     assert (process.returncode, complaint) == (1, "vgame: interrupted; start the same command again to go on\n")
 
 
-def test_where_there_is_no_game_it_says_so(some_scene: Scene, tmp_path: Path) -> None:
+def test_a_missing_game_is_reported(some_scene: Scene, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vgame.cli", "watch", "--rpc", some_scene.chain.url, "--game", "0x" + "11" * 20]
     done = forked.run(command, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.startswith("vgame: the code at 0x1111")

@@ -1,4 +1,4 @@
-"""An endpoint's word ends and blinds nobody: one altered answer, or a fabricated event, costs time and nothing else."""
+"""No single reply of an endpoint ends or misleads a role: one altered reply, or a fabricated event, costs only time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def watcher(t: Table) -> AuditorService:
 
 
 def a_phase(phase: Phase, times: int, asks: str = GET_JOB) -> Any:
-    """So often getJob says that the job is in this phase."""
+    """So many times getJob shows the job in this phase."""
     left = [times]
 
     def lie(asked: Request, truth: Truth) -> Request:
@@ -73,7 +73,7 @@ def test_an_order_that_was_shown_altered_is_known_again(node: Scene) -> None:
 
 
 @pytest.mark.parametrize("phase", of_many((Phase.FINAL, Phase.CONVICTED), Phase.FINAL))
-def test_a_job_that_was_said_to_have_ended_is_looked_at_again(node: Scene, phase: Phase) -> None:
+def test_a_job_reported_as_ended_is_read_again(node: Scene, phase: Phase) -> None:
     with table(node, LIE) as t:
         once, often = watcher(t), watcher(t)
         t.proxy.lie = staticmethod(a_phase(phase, 2))
@@ -106,7 +106,7 @@ def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase, monkeypat
 
 
 def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first answer is an endpoint's word too: one that lied got a transaction signed for chain 1."""
+    """The first reply is untrusted too: no transaction is signed for a chain id that it names."""
     right = node.chain.chain_id
     with table(node) as t:
         near, far = t.chain.url, t.chain.url.replace("127.0.0.1", "0.0.0.0")  # the same, but not by a name of loopback
@@ -127,7 +127,7 @@ def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: p
 
 @pytest.fixture(scope="module")
 def honest(node: Scene) -> Play:
-    """An honest claim, of which nobody is to be made doubt."""
+    """An honest claim, which no reply may call into question."""
     play = node.claimed(replace(SETUP, terms={"trainer_budget": 86_400}))
     assert play.auditor(None, Forcer, step=1).step()
     return play
@@ -151,7 +151,7 @@ def test_a_claim_of_another_shape_is_not_believed(honest: Play, word: int, value
 
 
 def test_the_number_of_a_block_does_not_count(honest: Play) -> None:
-    """All is read at its hash: a made-up number changes nothing, and is not counted up to."""
+    """All is read at its hash: a false number changes nothing, and causes no long loop."""
     with table(honest.scene, play=honest) as t:
         auditor = t.seat(Auditor)
         asked_for = 0

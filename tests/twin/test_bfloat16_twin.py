@@ -1,6 +1,6 @@
 """The contract and the reference agree where the output has 8 bits: RN of the exact value, never of a rounded one.
 
-What draws of binary32 almost never hit: values next to midpoints of bfloat16 numbers, and exactly on them.
+Values that draws of binary32 almost never hit: next to midpoints of bfloat16 numbers, and exactly on them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def midpoint(random: Random) -> int:
 
 
 def tie(random: Random) -> tuple[int, int]:
-    """Operands whose sum, product or quotient is a midpoint, alone or but for a crumb far below binary32."""
+    """Operands whose sum, product or quotient is a midpoint, exactly or up to a tiny term far below binary32."""
     a = midpoint(random) & 0xFFFF0000 | random.choice((0, 0x8000))
     match random.randrange(6):
         case 4 | 5:  # factors, or divisor and dividend, of what binary32 rounds to a midpoint
@@ -107,7 +107,7 @@ def test_next_to_the_identity(elementary: Contract, function: Function) -> None:
 
 
 def exact_rounding(value: Fraction) -> int:
-    """RN to 8 bits by comparing with all that can be near: an independent way."""
+    """RN to 8 bits by comparison with all near candidates: an independent method."""
     if value == 0:
         return 0
     word = round_to_binary32(abs(value)) & 0xFFFF0000

@@ -33,7 +33,7 @@ def referee() -> Contract:
 
 @pytest.fixture
 def every_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
-    """Small tensors go the ways of large ones, by two threads; how often some of these ways were taken."""
+    """Small tensors take the paths of large ones, by two threads; counts the use of some of these paths."""
     for module in (folded, ordinary):
         monkeypatch.setattr(module, "LEAST", 0)
     for name in ("FILTERS", "CHANNELS", "PIXELS"):

@@ -1,5 +1,4 @@
-"""contracts/Logged.sol decides every element as the reference and an executor that follows the log do, whatever the log
-says."""
+"""contracts/Logged.sol decides every element like the reference and a following executor, for every log."""
 
 from __future__ import annotations
 
@@ -117,8 +116,8 @@ def test_another_log_gives_another_word_or_none(machine: Contract, tmp_path: Pat
 
 
 def test_a_neighbours_entry_is_none_of_this_element(machine: Contract, tmp_path: Path) -> None:
-    """Where a direction matters: with all other entries of the leaf the element has its word without one, with its own
-    the other one."""
+    """An element whose entry matters: with all other entries of the leaf it has its word without an entry, with its own
+    the other word."""
     step = step_of(sums(), 32, machine, tmp_path)
     program, tried = step.history.program, []
     for o in (i for i, op in enumerate(program.operators) if reads_log(op) and op.blocks == 1):
@@ -142,7 +141,7 @@ def test_a_neighbours_entry_is_none_of_this_element(machine: Contract, tmp_path:
 
 
 def test_functions_without_a_word_are_refused(machine: Contract, tmp_path: Path) -> None:
-    """An elementary function with fewer than 32 bits: no proof of it is accepted, whoever sends it."""
+    """An elementary function with fewer than 32 bits: no proof of it is accepted from any account."""
     step = step_of(functions(), 32, machine, tmp_path)
     operators = step.history.program.operators
     o = next(i for i, op in enumerate(operators) if isinstance(op, Map) and op.function is Function.EXP)

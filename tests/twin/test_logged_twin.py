@@ -32,7 +32,7 @@ def packed(words: Sequence[int]) -> bytes:
 
 
 def told(moments: Moments, terms: int) -> bytes:
-    """What the harness says of a sum."""
+    """The harness's results for a sum."""
     words = [moments.word(terms, bits, entry) for bits in BITS for entry in Direction]
     return moments.encode() + struct.pack(f">{len(words)}I", *words)
 

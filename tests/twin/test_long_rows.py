@@ -1,5 +1,5 @@
-"""Elements that read long rows, before the real contracts: they cost what the terms say, and the longest valid one fits
-a transaction."""
+"""Elements that read long rows, on the real contracts: their gas is within the terms, and the longest valid one fits a
+transaction."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_long_row_costs_as_much_as_terms_states(kind: str, mode: str, tmp_path
 
 
 def test_the_longest_sum_of_mode_logged_fits_a_transaction(tmp_path: Path) -> None:
-    """Half a million gas is left for what the game does around it."""
+    """Half a million gas is left for the game's own part."""
     operator = Contract(Variant.SUM, 1, 1, 1, MAX_BLOCKS * MAX_LOGGED_TERMS, TERMS)
     step = step_with(operator, "logged", MAX_LOGGED_TERMS, tmp_path)
     assert GAS_CAP * 0.8 < prove(step) * 1.05 + 500_000 < GAS_CAP

@@ -1,5 +1,5 @@
-"""contracts/Referee.sol decides every kind of operator, every function and every access as reference and executor do,
-and refuses the rest.
+"""contracts/Referee.sol decides every kind of operator, every function and every access like reference and executor,
+and refuses all others.
 
 The programs are in referee_programs.py; the code is the checked-in artifact, so it needs no compiler.
 """
@@ -269,7 +269,7 @@ def order(record: bytes, version: int = 2) -> tuple[bytes, bytes]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_invalid_programs(steps: dict[str, StepOnChain], record: bytes, name: str, arguments: tuple) -> None:
-    """Nobody accepts these; the referee reverts."""
+    """No agent accepts these; the referee reverts."""
     step = steps["functions"]
     root, header = order(record)
     opening = (bytes(LEAF_BYTES), [], [])
@@ -289,7 +289,7 @@ def test_unknown_functions_and_versions(steps: dict[str, StepOnChain]) -> None:
     assert refused(step, (root, *step.context(0, 0)[1:]), (header, b"", [], [])) == ("UnknownVersion", (1,))
 
 
-# ---- what the game asks ----
+# ---- the game's queries ----
 
 
 def test_questions_about_a_program(steps: dict[str, StepOnChain]) -> None:
@@ -311,7 +311,7 @@ def test_questions_about_a_program(steps: dict[str, StepOnChain]) -> None:
 
 
 def test_blocks_of_any_length(referee: Contract) -> None:
-    """In how many blocks a sum is decided: by record, on both sides."""
+    """The number of blocks of a sum: by record, on both sides."""
     random = Random(7)
     lengths = [1, 1023, 1024, 1025, 2048, 2049, 65_535, 65_536, 65_537, 2**31 - 1]
     for k in lengths + [random.randrange(1, 2 ** random.randrange(1, 32)) for _ in range(200)]:
@@ -322,7 +322,7 @@ def test_blocks_of_any_length(referee: Contract) -> None:
 
 
 def test_a_sum_of_nothing_has_no_blocks(referee: Contract) -> None:
-    """Nobody accepts such a program; the referee names what is wrong."""
+    """No agent accepts such a program; the referee names the problem."""
     operator = Contraction(0, 1, 1, 1, 1, state(0), state(0))
     record = bytearray(encoding.operator_record(operator, False))
     record[19:23] = bytes(4)  # k

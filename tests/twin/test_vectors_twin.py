@@ -1,4 +1,4 @@
-"""The contract gives what tests/vectors/ holds: functions, sums, random words, shuffles."""
+"""The contract reproduces tests/vectors/: functions, sums, random words, shuffles."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def old_names(x: Tensor, i: Tensor, make: Make) -> None:
 
 
 def asked(x: Tensor, i: Tensor, make: Make) -> None:
-    """Models that look whether autocast is on."""
+    """Models that query whether autocast is on."""
     if torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == BF16:
         x = x.to(torch.get_autocast_dtype("cuda"))
     x + x
@@ -105,7 +105,7 @@ def in_place(x: Tensor, i: Tensor, make: Make) -> None:
 
 
 def products_in_place(x: Tensor, i: Tensor, make: Make) -> None:
-    """What writes into its operand is not cast."""
+    """Operators that write to their operand are not cast."""
     y = x.clone()
     y.addmm_(x, x), y.pow_(2), y.log_()
 
@@ -142,7 +142,7 @@ def bfloat16_outside(x: Tensor, i: Tensor, make: Make) -> None:
 
 
 def scalars(x: Tensor, i: Tensor, make: Make) -> None:
-    """A tensor of no dimension has no say in a type, a number none either."""
+    """A tensor without dimensions does not affect the type, and neither does a number."""
     y = x @ x
     (
         y * torch.tensor(2.0, device=x.device),

@@ -93,7 +93,7 @@ def _copies(x: torch.Tensor) -> torch.Tensor:
 
 
 def _made(x: torch.Tensor) -> torch.Tensor:
-    """Tensors that come from nowhere."""
+    """Tensors made without operands."""
     d = {"dtype": x.dtype}
     return joined(
         x * torch.full((4, 1, 4), 0.3, **d),
@@ -357,7 +357,7 @@ def _indices() -> dict[str, torch.Tensor]:
 
 
 def _integers() -> dict[str, torch.Tensor]:
-    """Some of them beyond what binary32 holds."""
+    """Some of them not representable in binary32."""
     i = torch.randint(-20, 20, (12, 6))
     i[::3, ::2] += 2**24 + 1
     return {"x": torch.randn(12, 6), "i": i}

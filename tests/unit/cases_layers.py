@@ -69,7 +69,7 @@ def _linear() -> dict[str, Case]:
 
 
 class _First(nn.Module):
-    """function(a * (the first sample)) for functions that know no batch."""
+    """function(a * (the first sample)) for functions without a batch dimension."""
 
     def __init__(self, function) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class _Whole(nn.Module):
 
 
 def _winners(pool, x: torch.Tensor, *options: object, fill: float = -math.inf, **others: object) -> torch.Tensor:
-    """Maxima and where they are; whole windows at the borders hold nothing but `fill`."""
+    """Maxima and their positions; whole windows at the borders contain only `fill`."""
     x = torch.where(torch.arange(x[0, 0].numel()).view(x.shape[2:]) % 11 == 5, x, fill)
     values, places = pool(x, *options, return_indices=True, **others)
     return torch.where(values == fill, 0.0, values) + places

@@ -81,7 +81,7 @@ def parameter_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def penalised(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """The loss asks the model for its parameters."""
+    """The loss reads the model's parameters."""
     return model(batch["x"]).square().mean() + sum(p.square().sum() for p in model.parameters())
 
 
@@ -163,11 +163,11 @@ def _tasks() -> dict[str, Case]:
     }
 
 
-# ---- what is opened up before autograd ----
+# ---- functions decomposed before autograd ----
 
 
 class Sampled(nn.Module):
-    """Images [B, 2, 4, 5] looked at through a grid that is learnt."""
+    """Images [B, 2, 4, 5] sampled at a learnt grid."""
 
     def __init__(self, **options: object) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Experts(nn.Module):
         order = chosen[:, 0].argsort()
         ends = torch.histc(chosen.float(), 3, 0, 2).cumsum(0).int()
         experts = self.experts
-        if x.dtype == torch.float64:  # torch's own grouped product knows bfloat16 only
+        if x.dtype == torch.float64:  # torch's own grouped product supports bfloat16 only
             starts = [0, *ends.tolist()]
             y = torch.cat([x[order][s:e] @ m for s, e, m in zip(starts, starts[1:], experts, strict=False)])
         else:
@@ -210,7 +210,7 @@ class Skipping(nn.Module):
 
 
 class Deciding(nn.Module):
-    """Decisions by what the model builds itself: a mask, a count, the positions of its true elements."""
+    """Branches on tensors that the model builds itself: a mask, a count, the positions of its true elements."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -231,7 +231,7 @@ def _integers(x: torch.Tensor) -> torch.Tensor:
 
 
 def _shifts(x: torch.Tensor) -> torch.Tensor:
-    """By constants, by data and by what a parameter decides: 0 or the sign alone beyond the width, as in torch."""
+    """By constants, by data and by values from parameters: 0 or only the sign beyond the width, as in torch."""
     results = []
     far = torch.tensor([0, 5, 31, 32, 40, -3])
     decided = torch.stack([p + 31 * (x.detach().abs().sum(-1) > 3) for p in far], -1)
@@ -247,7 +247,7 @@ def _shifts(x: torch.Tensor) -> torch.Tensor:
 
 
 def _truths(x: torch.Tensor) -> torch.Tensor:
-    """What is a truth value stays one: its complement is the other one, and true + true is true."""
+    """A truth value stays one: its complement is the other one, and true + true is true."""
     p, q = x.detach() > 0, x.detach() > 0.5
     top, copied, number = x.detach().argmax(-1, keepdim=True), p.clone(), (x.detach() * 4).to(torch.int64)
     copied[:, 1:3] = number[:, 1:3]

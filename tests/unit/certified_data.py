@@ -13,7 +13,7 @@ from vgame.arithmetic.reference import functions as reference
 NAN, INF = float("nan"), float("inf")
 LARGEST = 2.0**128 - 2.0**104
 LEAST = 2.0**-149
-#: Words at which something changes: zeros, ends of the subnormals, ones, largest, infinities, NaN.
+#: Words at borders: zeros, ends of the subnormals, ones, largest, infinities, NaN.
 EDGES = [0x0, 0x1, 0x2, 0x3, 0x7FFFFF, 0x800000, 0x800001, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x4B800000, 0x7F7FFFFF]
 EDGES += [word | 0x80000000 for word in EDGES] + [0x7F800000, 0xFF800000, 0x7FC00000]
 

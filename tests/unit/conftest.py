@@ -1,4 +1,4 @@
-"""Fixtures that several test files of this folder ask for by name."""
+"""Fixtures of several test files of this folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Small tensors are faster on one thread, and much faster where other processes compute too."""
+    """Small tensors are faster on one thread, and much faster beside other computing processes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -29,7 +29,7 @@ NAN, ONE, INFINITY = 0x7FC00000, 0x3F800000, 0x7F800000
 FLOATS = [0x0, 0x1, 0x2, 0x7FFFFF, 0x800000, 0x800001, 0x33800000, 0x3EFFFFFF, 0x3F000000, 0x3F7FFFFF, ONE, 0x3F800001]
 
 
-#: Zero, ones, shift counts around 32, where binary32 stops to hold integers, the ends of int32.
+#: Zero, ones, shift counts around 32, the end of exact integers in binary32, the ends of int32.
 INTEGERS = [0, 1, 2, 3, 5, 31, 32, 33, 255, 0xFFFF, 0x10000, 0x10001, 0xFFFFFF, 0x1000000, 0x1000001, 0x7FFFFFFE]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-#: What a link does, best first: delay and loss; or, where the kernel cannot, a rate whose queue waits and overflows.
+#: Properties of a link, best first: delay and loss; or, without kernel support, a rate with a queue that overflows.
 SHAPES = (
     ("netem", "delay", "3ms", "1ms", "loss", "1%"),
     ("tbf", "rate", "30mbit", "burst", "8kb", "latency", "4ms"),
@@ -20,7 +20,7 @@ SHAPES = (
 
 @dataclass(frozen=True)
 class Host:
-    """Where a command runs: `prefix` comes before it."""
+    """A host: `prefix` precedes a command on it."""
 
     address: str
     prefix: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ def _shaped(host: Host) -> str:
         f"ip addr add {host.address}/24 dev {host.interface}",
         f"ip link set {host.interface} up",
         "ip link set lo up",
-        f"ip route add default dev {host.interface}",  # Ray asks for the address that leads to the world
+        f"ip route add default dev {host.interface}",  # Ray uses the address of the default route
     ):
         host.run(*command.split())
     for shape in SHAPES:

@@ -27,7 +27,7 @@ def job(**changes) -> JobFile:
 def tampered(
     bundle: Path, folder: Path, choose, step: int = 3, operator: int | None = None
 ) -> tuple[LoggedStore, Tampering]:
-    """A run of a trainer that tampers in one step with one operator: the product of the hidden layer."""
+    """A run of a trainer that tampers with one operator in one step: the product of the hidden layer."""
     loaded = load_bundle(bundle)
     program = loaded.program
     shutil.copytree(bundle, folder / "job")

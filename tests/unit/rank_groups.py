@@ -19,7 +19,7 @@ from vgame.ranks.part import Exchange
 
 
 class LocalGroup:
-    """What a rank sees of the others."""
+    """A rank's view of the others."""
 
     def __init__(self, rank: int, world: int, box: dict, barrier: threading.Barrier) -> None:
         self.rank, self.world, self.box, self.barrier, self.sent = rank, world, box, barrier, 0
@@ -42,7 +42,7 @@ class LocalGroup:
 
 
 def together(world: int, work: Callable[[LocalGroup], object]) -> list:
-    """What `work` gives on each rank; its first error."""
+    """The result of `work` on each rank; raises its first error."""
     box: dict = {}
     barrier, results, errors = threading.Barrier(world), [None] * world, []
 
@@ -74,7 +74,7 @@ def single_root(bundle: Bundle, steps: int) -> str:
 def shared_roots(
     bundle: Bundle, steps: int, world: int, change: Callable[[RankExecutor], None] = lambda _: None
 ) -> list[str]:
-    """The state root after some steps, as every rank finds it."""
+    """The state root after some steps, computed by every rank."""
 
     def work(group: LocalGroup) -> str:
         executor = RankExecutor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, "cpu", group)
@@ -88,14 +88,15 @@ def shared_roots(
 
 
 def state_root(executor: RankExecutor, state: Sequence[torch.Tensor]) -> str:
-    """As this rank finds it from the whole state; rank 0 is told it by all ranks, each of which hashes a part."""
+    """The state root: computed by this rank from the whole state; on rank 0 also joined from all ranks' hashed
+    parts."""
     own, told = tensor_roots(whole(executor, state)), executor.roots(state)
     roots = own if executor.group.rank else told
     return fold(Kind.STATE, roots, tree_height(len(roots))).hex()
 
 
 def whole(executor: RankExecutor, state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The state that all ranks together hold, on each of them."""
+    """The whole state of all ranks, on each of them."""
     tensors = []
     for t, (part, form) in enumerate(zip(state, executor.plan.state, strict=True)):
         words = executor.shared.sources[t].elements

@@ -22,7 +22,7 @@ def free_port() -> int:
 
 
 class Ranks:
-    """`vgame train` in `world` processes; `sources`: what each is given, the last one for all others. `line`: another
+    """`vgame train` in `world` processes; `sources`: the argument of each, the last one for all others. `line`: another
     command. `hosts`: hosts.Host of each rank, the last one for all others."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Ranks:
             )
 
     def wait(self, timeout: float = 120) -> tuple[list[int], str]:
-        """Exit codes and all that was said on stderr."""
+        """Exit codes and the text on stderr."""
         try:
             said = [p.communicate(timeout=timeout)[1] for p in self.processes]
         finally:

@@ -1,4 +1,4 @@
-"""Small runs to damage, and what is said of them."""
+"""Small runs to damage, and the messages about them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def begun(run: Path, tmp_path: Path) -> Path:
-    """The same run when it has made one checkpoint of three, and a half."""
+    """The same run after one and a half of three checkpoints."""
     roots, losses = run / "roots.bin", run / "losses.bin"
     roots.write_bytes(roots.read_bytes()[:32])
-    losses.write_bytes(losses.read_bytes()[:20])  # the next two steps' losses are there, their root is not yet
+    losses.write_bytes(losses.read_bytes()[:20])  # the next two steps' losses exist, their root not yet
     for step in (4, 6):
         (run / f"states/{step:010d}.safetensors").unlink()
     return run
@@ -49,7 +49,7 @@ def told(capsys: pytest.CaptureFixture[str], event: str) -> dict:
 
 
 def sentence(capsys: pytest.CaptureFixture[str], run: Path, **chosen) -> str:
-    """What a person reads at the end of an audit."""
+    """The sentence at the end of an audit."""
     capsys.readouterr()
     audit_offline(run, "default", chosen.get("segment"), chosen.get("sample"), 1, Reporter())
     return capsys.readouterr().out.strip().splitlines()[-1]

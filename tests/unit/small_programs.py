@@ -76,7 +76,7 @@ def referenced(operators: Sequence[Operator], world: World) -> list[list[int]]:
 
 
 def kept(operators: Sequence[Operator], world: World, *, plans: bool) -> list[list[int]]:
-    """The words of every operator's output, by two steps that nobody looks at: planned, or in the ordinary way."""
+    """The words of every operator's output, by two steps without a tap: planned, or in the ordinary way."""
     every, state = world.program(operators), tuple(world.state)
     sources = [Source(Ref(RefClass.OPERATOR, i), op.elements, op.integer) for i, op in enumerate(operators)]
     program = replace(every, sources=tuple(sources))
@@ -89,7 +89,8 @@ def kept(operators: Sequence[Operator], world: World, *, plans: bool) -> list[li
 
 
 def check(operators: Sequence[Operator], world: World) -> list[list[int]]:
-    """Executor and reference agree on every bit of every output, whichever way a step is executed; the words."""
+    """Executor and reference agree on every bit of every output, for each way of executing a step; returns the
+    words."""
     words, wanted = executed(operators, world), referenced(operators, world)
     for found in (words, kept(operators, world, plans=True), kept(operators, world, plans=False)):
         for i, operator in enumerate(operators):

@@ -1,6 +1,6 @@
-"""Tasks of a model or two layers, for what a capture takes and what it refuses.
+"""Tasks of a model or two layers, supported or refused by a capture.
 
-In: a model or what follows a linear layer. Out: the program of its training step.
+In: a model or the function after a linear layer. Out: the program of its training step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vgame.tasks.task import Batch, Task
 
 
 class Made(nn.Module):
-    """A linear layer, then whatever."""
+    """A linear layer, then any function."""
 
     def __init__(self, then: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Contested segments that other processes execute are the history's own, whatever becomes of the processes."""
+"""Contested segments executed by other processes equal the history's own, even if processes die."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_segments_of_others_are_the_own(run: Path, monkeypatch: pytest.MonkeyPat
         ahead.want([2, 5, 7])  # there is no 7
         assert ahead.segment(2) == own.segment(2) and ahead.segment(5) == own.segment(5)
         assert ahead.segment(7) is None and ahead.segment(3) is None and len(ahead.workers) == 1
-        monkeypatch.setattr(helped.stepper, "step", None)  # whatever is asked for is not executed here
+        monkeypatch.setattr(helped.stepper, "step", None)  # no requested segment is executed here
         assert helped.segment(5) == own.segment(5)
     finally:
         ahead.end()
@@ -84,6 +84,6 @@ def test_a_moment_without_descriptors_is_done_without(run: Path) -> None:
 
 
 def test_the_starter_sends_the_hash_of_its_code() -> None:
-    """The files may be another version's by then: they are hashed when they are loaded."""
+    """The files may have been upgraded since: they are hashed when they are loaded."""
     asks = "import vgame.runs.worker, vgame.system.version as v; print(v.sources.cache_info().currsize)"
     assert subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout == "1\n"

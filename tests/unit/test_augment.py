@@ -31,7 +31,7 @@ SEED, STEPS, BATCH = 23, 2, 6
 
 
 class Seen(nn.Module):
-    """It trains one number, and keeps what its augmentation made in buffers, which become state."""
+    """It trains one number, and keeps its augmented tensors in buffers, which become state."""
 
     def __init__(self, augmentation: nn.Module, *examples: torch.Tensor) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def several(output: Any) -> tuple[torch.Tensor, ...]:
 
 
 class SameWords(TorchFunctionMode):
-    """torch's random functions give what the words of a program's random operators say, in their order."""
+    """torch's random functions return the words of a program's random operators, in their order."""
 
     def __init__(self, program: Lowered, step: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def task_of(make: Callable[[], nn.Module], data: dict[str, torch.Tensor]) -> Tas
 
 
 def executed(task: Task) -> Iterator[tuple[Lowered, int, list[torch.Tensor], list[torch.Tensor]]]:
-    """(program, step, the batch, what the program made of it)."""
+    """(program, step, the batch, its augmentation by the program)."""
     lowered = lower_task(task, Schedule(lr="0.1"), STEPS)
     validate(lowered.program, [(t.numel(), not t.is_floating_point()) for t in lowered.data], STEPS)
     executor = Executor(lowered.program, lowered.data, lowered.scalars, SEED)
@@ -132,7 +132,7 @@ EXACT = {
     "cutmix": (lambda: augment.CutMix(1.0, 4), labelled),
     "token masking": (lambda: augment.TokenMasking(3, 50, 0.4, special=(0, 7)), tokens),
 }
-#: What has sums of many terms or logarithms: torch's own are not correctly rounded.
+#: Modules with sums of many terms or logarithms: torch's own are not correctly rounded.
 CLOSE = {
     "contrast": (lambda: augment.ColorJitter(contrast=0.5), images),
     "all colours": (lambda: augment.ColorJitter(0.4, 0.4, 0.4, 0.1), images),
@@ -176,7 +176,7 @@ def published_form(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_recipe_of_cifar10_is_torchs_own(tmp_path: Path) -> None:
-    """Crop and flip of the published bytes, then the normalisation, as a data loader of theirs does."""
+    """Crop and flip of the published bytes, then the normalisation, as torch's data loaders do."""
     data = {name: t[:20] for name, t in published_form(tmp_path).items()}
     seen = shipped.cropped_and_flipped(lambda model, batch: batch["image"])
 
@@ -192,7 +192,7 @@ def test_the_recipe_of_cifar10_is_torchs_own(tmp_path: Path) -> None:
 
 
 def test_the_recipe_ships_as_a_job(tmp_path: Path) -> None:
-    """The job file's own factory and arguments; what it trains on is the published bytes."""
+    """The job file's own factory and arguments; the data are the published bytes."""
     published_form(tmp_path)
     job = read_job_file(Path(shipped.__file__).parent / "resnet50_augmented.toml")
     assert (job.model, job.args["augmented"]) == ("vgame.tasks.shipped:resnet50", True)
@@ -210,7 +210,7 @@ def test_the_job_trains_and_audits(tmp_path: Path) -> None:
     assert audit(train(load_bundle(tmp_path / "bundle"), tmp_path / "run")).match
 
 
-# ---- what does not depend on chance, and what is refused ----
+# ---- deterministic modules, and refusals ----
 
 
 def test_nothing_is_augmented_in_evaluation_mode() -> None:

@@ -1,7 +1,7 @@
 """Autocast in a capture is CUDA's: the lists are torch's own, and small programs give the same types, function by
 function.
 
-What CUDA does is torch's own autocast, on fake CUDA tensors without gradients.
+CUDA's types are those of torch's own autocast, on fake CUDA tensors without gradients.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_without_it_types_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_lists_are_torchs() -> None:
-    """By name, but for the loss that we keep in float32; which operator is in which list, the programs above try."""
+    """By name, except the loss that vgame keeps in float32; the programs above test the list of each operator."""
     torchs = set(torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA"))
     ours = {f"aten::{name}" for name in f"{LOWER} {FLOAT32} {WIDEST}".split()}
     assert ours ^ torchs == {"aten::cross_entropy_loss"}
@@ -118,7 +118,7 @@ def test_torch_is_as_before() -> None:
 
 
 class WithFunctions(nn.Module):
-    """Functions of one's own, inside autocast."""
+    """Custom functions, inside autocast."""
 
     def __init__(self) -> None:
         super().__init__()

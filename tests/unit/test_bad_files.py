@@ -51,7 +51,7 @@ def test_a_damaged_header(header: object, run: Path) -> None:
 
 
 def test_a_tensor_that_no_memory_holds(tmp_path: Path) -> None:
-    """A file of four kilobytes on the disk says that it has a terabyte."""
+    """A sparse file of four kilobytes with the size of a terabyte."""
     labels, path = [TensorLabel("x", (2**19, 2**19))], tmp_path / "huge.safetensors"
     header = json.dumps({"0000 x": {"dtype": "F32", "shape": [2**19, 2**19], "data_offsets": [0, 2**40]}}).encode()
     with open(path, "wb") as file:
@@ -97,7 +97,7 @@ def test_a_damaged_spec(damage: Callable, run: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_spec_with_numbers_that_no_job_has(wrong: dict, run: Path) -> None:
-    """Before anything is computed from them."""
+    """Refused before anything is computed from them."""
     path = run / "job/spec.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
     with pytest.raises(BundleError, match="is not a job spec of this version") as caught:
@@ -136,7 +136,7 @@ def test_a_segment_that_is_none(segment: str, run: Path) -> None:
         audit(run, segment)
 
 
-# ---- files of strangers are only read ----
+# ---- untrusted files are only read ----
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int] | None]:
@@ -160,8 +160,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
 
 @pytest.mark.parametrize("what", ["missing", "link", "dangling", "pipe", "short", "sparse"])
 def test_an_audit_writes_nothing_into_a_log(what: str, logged: Path, tmp_path: Path) -> None:
-    """It made a missing log, through a link to anywhere: as root a disk would have been overwritten; a pipe was read
-    for ever."""
+    """It creates no missing log, follows no link and reads no pipe."""
     run, mine = Path(shutil.copytree(logged, tmp_path / "run")), tmp_path / "mine"
     log = run / "rounding.vglog"
     mine.write_bytes(b"precious")
@@ -233,19 +232,19 @@ def test_one_root_too_many(chosen: dict, run: Path) -> None:
 
 
 def test_a_key_that_stands_twice(run: Path) -> None:
-    """Readers would take different ones."""
+    """Readers could choose different ones."""
     path = run / "job/spec.json"
     path.write_text('{"seed": 2, ' + path.read_text().lstrip("{"))
     with pytest.raises(BundleError, match="the key 'seed' stands in it twice"):
         open_run(run)
 
 
-# ---- what else an audit compares ----
+# ---- further comparisons of an audit ----
 
 
 @pytest.mark.parametrize("chosen", [{}, {"segment": "2..2"}])
 def test_a_recorded_loss_that_is_another_one(chosen: dict, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The curve that a trainer shows is audited like its weights."""
+    """A trainer's loss curve is audited like its weights."""
     path = run / "losses.bin"
     losses = bytearray(path.read_bytes())
     losses[4 * 2] ^= 1
@@ -260,7 +259,7 @@ def test_a_recorded_loss_that_is_another_one(chosen: dict, run: Path, capsys: py
 
 
 def test_a_different_checkpoint_is_reported_with_its_own_root(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The roots of the whole runs stood there."""
+    """Not with the roots of the whole runs."""
     honest = open_run(run).roots
     wrong = bytes([honest[1][0] ^ 1]) + honest[1][1:]
     weights(run, 4).unlink()
@@ -271,7 +270,7 @@ def test_a_different_checkpoint_is_reported_with_its_own_root(run: Path, capsys:
 
 
 def swap_names(job: Path) -> None:
-    """Two layers of one shape change names in a bundle, its stated label root too: every other root stays."""
+    """Exchange the names of two layers of one shape in a bundle, and its label root; every other root stays."""
     program, folder = load_program(job / "program.vgp"), job
     names = {"conv1.bias": "conv2.bias", "conv2.bias": "conv1.bias"}
     first, second = (next(l for l in program.labels.state if l.name == name) for name in names)
@@ -292,7 +291,7 @@ def test_names_are_compared_with_the_order(
     roots = (bundle.identity, bundle.data_root, bundle.initial_root, bundle.program.labels.root)
     assert tuple(said[what] for what in ("job", "data", "initial_state", "names")) == tuple(r.hex() for r in roots)
     swap_names(run / "job")
-    assert load_bundle(run / "job").identity == bundle.identity  # no root of the order tells
+    assert load_bundle(run / "job").identity == bundle.identity  # no root of the order shows it
     with pytest.raises(StoreError, match="holds a run whose tensors have other names"):
         audit(run)
     (run / "run.json").write_text((run / "run.json").read_text().replace(

@@ -1,5 +1,5 @@
-"""What people do to runs and their folders: each ends in one sentence that says what is wrong, never in a traceback or
-a false verdict."""
+"""Misuse of runs and their folders: each case ends with one sentence about the problem, never with a traceback or a
+false verdict."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from vgame.runs.training import train
 
 
 def key_of(state: dict[str, torch.Tensor], name: str) -> str:
-    """What the file of a state calls a tensor."""
+    """The key of a tensor in the file of a state."""
     (key,) = (key for key in state if key.endswith(f" {name}"))
     return key
 
 
 def replace_weights(run: Path, step: int, word: int = 0) -> None:
-    """Another valid file: one weight is another."""
+    """Write another valid file, with one different weight."""
     state = load_file(weights(run, step))
     state[key_of(state, "conv1.bias")].view(torch.int32)[word] ^= 1
     save_file(state, weights(run, step))
@@ -61,7 +61,7 @@ def test_an_audit_reads_the_final_weights(chosen: dict, run: Path, capsys: pytes
 def test_an_audit_reads_every_kept_state_in_its_scope(run: Path) -> None:
     replace_weights(run, 2)
     assert audit(run, "3..3")
-    assert not audit(run, "2..2")  # it would start there
+    assert not audit(run, "2..2")  # it would start from this state
     assert not audit(run)
     weights(run, 2).unlink()  # not kept: nothing to compare
     assert audit(run)
@@ -86,7 +86,7 @@ def test_locate_reads_the_kept_states(trained: Path, run: Path) -> None:
 
 
 def test_swapped_names_and_tensors_too_many_are_refused(run: Path) -> None:
-    """They passed as MATCH, and whoever loaded the weights by name got them in the wrong layers."""
+    """Otherwise weights loaded by name would be in the wrong layers."""
     state = load_file(weights(run, 6))
     one, other = (key_of(state, name) for name in ("conv1.bias", "conv2.bias"))
     names = {one: one.replace("conv1", "conv2"), other: other.replace("conv2", "conv1")}
@@ -99,7 +99,7 @@ def test_swapped_names_and_tensors_too_many_are_refused(run: Path) -> None:
 
 
 def test_nothing_is_committed_that_cannot_be_read_back(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The roots would be right, and the trainer could not answer for them."""
+    """The roots would be right, but the trainer could not answer disputes."""
 
     def damaged(path: Path, data: bytes | Iterable[bytes]) -> None:
         data = data if isinstance(data, bytes) else b"".join(data)
@@ -150,7 +150,7 @@ def test_differences_cover_the_whole_identity(trained: Path) -> None:
 
 
 def test_a_logged_job_with_measured_windows_goes_on(tmp_path: Path) -> None:
-    """Without measuring them again, which another machine would do otherwise."""
+    """Without a new measurement, which could differ on another machine."""
     job = write(tmp_path / "job.toml", schedule='lr = "0.1"\n[log]\nbits = 32\nthresholds = "proven"')
     text = job.read_text().replace("seed = 1", 'seed = 1\nmode = "logged"')
     job.write_text(text)

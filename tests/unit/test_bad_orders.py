@@ -1,5 +1,4 @@
-"""What a user orders badly: job files, factories, tasks, optimizers, options. One sentence each, before anything is
-written."""
+"""Invalid orders: job files, factories, tasks, optimizers, options. One sentence each, before anything is written."""
 
 from __future__ import annotations
 
@@ -208,13 +207,13 @@ def test_numbers_of_a_second_group() -> None:
 @pytest.mark.parametrize("text", ["seed = " + "9" * 5000, "a = " + "[" * 3000 + "]" * 3000, "\x01", "\udcff"])
 def test_invalid_toml(text: str, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_bytes(text.encode(errors="surrogateescape"))
-    either = r"is not TOML that can be read|`a` is not a field of a job"  # how deep is too deep differs
+    either = r"is not TOML that can be read|`a` is not a field of a job"  # the depth limit differs by version
     with pytest.raises(JobFileError, match=either):
         read_job_file(tmp_path / "job.toml")
 
 
 def test_a_factory_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that ends itself has failed; a SIGTERM stays one."""
+    """A factory that calls exit has failed; a SIGTERM is passed on."""
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     (tmp_path / "leaving.py").write_text("import sys\ndef task(code):\n    sys.exit(code)\n")
     (tmp_path / "left.py").write_text("raise SystemExit(5)\n")
@@ -256,7 +255,7 @@ def test_a_bond_is_not_negative() -> None:
 
 
 def test_a_relative_path_is_looked_for_beside_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was looked for in the working directory only, so a job file worked from one place."""
+    """So a job file works from every working directory."""
     (tmp_path / "job").mkdir()
     (tmp_path / "job/reading_module.py").write_text(
         "from pathlib import Path\n"

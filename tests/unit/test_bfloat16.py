@@ -1,4 +1,4 @@
-"""Training in bfloat16 and under autocast: what is captured, that every path computes it, and what is refused."""
+"""Training in bfloat16 and under autocast: capture, equality of all paths, and refusals."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_elements_are_those_of_the_reference(name: str) -> None:
 
 
 def test_remainders_have_the_sign_of_the_exact_sum() -> None:
-    """Rows that tie, tie but for a crumb below binary64, or cancel: the sign is right, or said to be uncertain."""
+    """Rows that tie, nearly tie below binary64's precision, or cancel: the sign is right, or reported as uncertain."""
     random, rows, signs = Random(4), [], []
     for r in range(300):
         tie = [random.choice((1, -1)) * (257 + 2 * random.randrange(100)) * 2.0**-8, 0.0, 0.0, 0.0]
@@ -126,7 +126,7 @@ def test_remainders_have_the_sign_of_the_exact_sum() -> None:
             tie[2:] = [2.0**90, -(2.0**90)]
         if r % 5 == 0:
             tie[3] = random.choice((1, -1)) * 2.0**-60
-        if r % 7 == 0:  # more bits than two numbers have
+        if r % 7 == 0:  # more bits than two binary64 numbers
             tie = [2.0**90, 2.0**-20, 2.0**-140, -(2.0**90)]
         rows.append(tie)
         signs.append(sum(map(Fraction, tie)) - (0 if r % 7 == 0 else Fraction(tie[0])))
@@ -141,7 +141,7 @@ def test_remainders_have_the_sign_of_the_exact_sum() -> None:
 
 
 def test_sums_are_rounded_once() -> None:
-    """Products and sums of rows against the reference where a crumb decides a tie, also far below binary64."""
+    """Products and sums of rows against the reference where a tiny term decides a tie, also far below binary64."""
     crumbs = [0.0, 2.0**-30, -(2.0**-30), 2.0**-120, -(2.0**-120)]
     rows = torch.tensor([[(257 + 2 * i) * 2.0**-8, c, 1.0, -1.0] for i in range(20) for c in crumbs])
     right = [dot_words(words(row), [0x3F800000] * 4) for row in rows]
@@ -261,7 +261,7 @@ def test_mode_logged_refuses_it() -> None:
 
 @pytest.mark.parametrize("kind", ["normal", "few bits", "cancelling", "not finite", "subnormal", "beside midpoints"])
 def test_words_that_the_rounding_test_left_open_are_rounded_once(kind: str) -> None:
-    """As the passes round them, which leave every word to the end."""
+    """Like the passes, which round every word at the end."""
     chance = torch.Generator().manual_seed(5)
     for m, k, n in ((37, 300, 60), (1, 3, 59), (12, 17, 16), (5, 257, 33)):
         a, b = (torch.randn(1, rows, k, generator=chance).bfloat16().float() for rows in (m, n))

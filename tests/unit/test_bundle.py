@@ -1,4 +1,4 @@
-"""A bundle on disk: read back bit for bit; whatever the order's roots do not fix cannot change a bit either."""
+"""A bundle on disk: read back bit for bit; content outside the order's roots cannot change a bit either."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_it_comes_back(saved: tuple[Bundle, Path]) -> None:
 
 @pytest.mark.parametrize("mode", MODES[1:3])
 def test_another_mode_is_another_order(saved: tuple[Bundle, Path], copy: Path, mode: str) -> None:
-    """Or a client could order `correct` and hand the trainer a bundle that computes in binary32."""
+    """Otherwise a client could order `correct` and give the trainer a bundle that computes in binary32."""
     respell(copy, mode=mode)
     other = load_bundle(copy)
     assert other.order["mode"] == MODES.index(mode) != saved[0].order["mode"] == 0
@@ -67,7 +67,7 @@ def scalars_as_integers(words: torch.Tensor) -> torch.Tensor:
 
 
 def scalars_of_another_shape(words: torch.Tensor) -> torch.Tensor:
-    """The same first words, one more column: other rates from step 2 on, and the same leaves."""
+    """The same first words and one more column: other rates from step 2 on, with the same leaves."""
     return torch.cat([words.reshape(-1), torch.zeros(words.shape[0])]).reshape(words.shape[0], -1)
 
 
@@ -157,8 +157,8 @@ def rename_in_the_file(path: Path, old: str, new: str) -> None:
 
 
 def test_two_tensors_with_one_name_are_refused(copy: Path) -> None:
-    """A checkpoint that is packed by name would lose one of them while all roots stay right: the trainer could not
-    answer for its claim."""
+    """A checkpoint packed by name would lose one of them although all roots are right: the trainer could not answer
+    disputes."""
     path, program = copy / "initial.safetensors", load_bundle(copy).program
     rename_in_the_file(copy / "program.vgp", '"conv1.bias"', '"hidden.bias"')
     named = {
@@ -261,7 +261,7 @@ def test_a_file_with_other_tensors(content: bytes, told: str, tmp_path: Path) ->
 
 
 def test_changes_of_a_file_after_reading_have_no_effect(tmp_path: Path) -> None:
-    """It was mapped: other bits after they had been hashed, and a signal where the file had become shorter."""
+    """Tensors are read into memory: later writes change no hashed bit, and a truncated file causes no signal."""
     path = tmp_path / "file"
     path.write_bytes(b"".join(pack_tensors(LABELS, TENSORS)))
     read = read_tensors(path, LABELS)

@@ -1,4 +1,4 @@
-"""What a capture refuses, in one sentence each; that it is deterministic; that parts of tasks mean what torch means."""
+"""Refusals of a capture, in one sentence each; its determinism; parts of tasks have torch's meaning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _beside_torch(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _by_mixture(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Data written into what was a constant, through a view of it."""
+    """Data written into a constant through a view."""
     constant = torch.zeros(3)
     part = constant[:2]
     part.copy_(x[0, :2])
@@ -74,7 +74,7 @@ def _new_buffer(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def _by_list(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Data written into what was a constant, by an operator on lists."""
+    """Data written into a constant by an operator on lists."""
     constant = torch.zeros(4, 3)
     torch._foreach_add_([constant], [x.detach()])
     return x if constant.sum() > 0 else -x
@@ -168,7 +168,7 @@ def test_a_comparison_of_random_numbers_with_their_limit_is_a_tensor() -> None:
 
 
 class Twice(nn.Module):
-    """A normalised layer, which is computed again for the gradients if `again`."""
+    """A normalised layer, recomputed for the gradients if `again`."""
 
     def __init__(self, again: bool) -> None:
         super().__init__()

@@ -131,7 +131,7 @@ def test_any_strides():
 
 
 def test_tiles_and_passes_do_not_show(monkeypatch):
-    """The same words whatever the sizes of tiles, passes, K-blocks and gathers, with every tier at work."""
+    """The same words for all sizes of tiles, passes, K-blocks and gathers, with every tier in use."""
     cases = [(draw(f, 3, 9, 70), draw(f, 3, 11, 70, seed=1)) for f in ("normal", "int12", "wide", "any bits", "edges")]
     index = torch.randint(-1, 9, (3, 70)).int()
 
@@ -163,7 +163,7 @@ def test_tiles_and_passes_do_not_show(monkeypatch):
     ],
 )
 def test_tiles_cover_a_result_once_and_fit(shape, k, parts):
-    """For three threads their number is a multiple of three, where rows, columns or batches are enough."""
+    """For three threads their number is a multiple of three, if there are enough rows, columns or batches."""
     limit, covered = 1 << 20, torch.zeros(shape, dtype=torch.int32)
     found = products.tiles(*shape, k, limit, parts)
     block = products._block_length(k)
@@ -189,7 +189,7 @@ def test_buffers_are_never_read_before_they_are_written():
 @families
 @pytest.mark.parametrize("k", [2, 30, 129])
 def test_slices_are_the_reference(family, k, monkeypatch):
-    """Everything that the exact tier gets goes through slices."""
+    """All elements of the exact tier are computed by slices."""
     monkeypatch.setattr(products, "_slicing_pays", lambda *_: True)
     monkeypatch.setattr(products.Tile, "_all_exact", lambda *_: False)
     monkeypatch.setattr(products, "weigh", lambda terms: 2.0**-20)  # a bound so wide that most elements stay open
@@ -228,7 +228,7 @@ def test_counts_add_up():
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_the_exact_tier_knows_when_it_is_uncertain(levels):
-    """With too few levels the sweep says so; where it is certain it is right."""
+    """With too few levels the sweep reports uncertainty; certain results are right."""
     x = draw("any bits", 400, 6).double()
     every, bound = torch.arange(400), x.abs().sum(-1) * (1 + 2.0**-20)
     terms = exact_tier.Rows(6, lambda e, k: x[e, k])
@@ -351,7 +351,7 @@ def test_emulated_binary64_is_refused_off_the_cpu(monkeypatch):
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 5), (1, 7, 1, 9), (3, 2, 2, 4), (1, 64, 64, 64), (2, 40, 3, 300)])
 def test_this_library_skips_no_term(shape):
-    """inf * 0 is NaN wherever it stands and whatever kernel the shape selects."""
+    """inf * 0 is NaN at every position, for every kernel that a shape selects."""
     batch, m, n, k = shape
     for place in {0, k // 2, k - 1}:
         a, b = torch.ones(batch, m, k), torch.ones(batch, n, k)

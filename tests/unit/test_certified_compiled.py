@@ -98,8 +98,8 @@ def test_integer_sums_at_both_ends(sign):
 
 
 def test_integer_sums_beside_a_midpoint_wherever_its_bits_lie():
-    """2^24 + 1 units, and one bit 28 to 31 places below the last: what is rounded away still tells on which side the
-    sum lies."""
+    """2^24 + 1 units, and one bit 28 to 31 places below the last: the rounded-off part still decides the side of the
+    sum."""
     limbs, ones = np.empty(compiled_exact.LIMBS, np.int64), np.ones(3, np.float32)
     for place, below, sign in itertools.product(range(-64, 64), range(28, 32), (1.0, -1.0)):
         x = torch.tensor([2.0 ** (place + 24), 2.0**place, sign * 2.0 ** (place - below)])
@@ -109,8 +109,7 @@ def test_integer_sums_beside_a_midpoint_wherever_its_bits_lie():
 
 @pytest.mark.parametrize("k", [300, 5000])
 def test_a_second_digit_settles_sums_that_one_leaves_open(k):
-    """Rows whose halves nearly cancel: one digit is certain of few sums, two of most; both are right where they are
-    certain."""
+    """Rows whose halves nearly cancel: one digit makes few sums certain, two most; certain results are right."""
     a, b = draw("cancelling", 200, k), draw("normal", 200, k, seed=1)
     half = k // 2
     b[:, half : 2 * half] = b[:, :half]
@@ -158,7 +157,7 @@ def test_threads_do_not_show(monkeypatch, threads_come_back):
     ids=["exact tier", "look"],
 )
 def test_each_part_is_needed(file, part, monkeypatch):
-    """Red twins: without the exact tier, or with a second look that drops what it gets, bits change."""
+    """Red twins: without the exact tier, or with a second look that drops its input, bits change."""
     a, b = draw("cancelling", 1, 60, 200), draw("normal", 1, 60, 200, seed=1)
     b[..., 100:200] = b[..., :100]
     mine, theirs = both(a, b)

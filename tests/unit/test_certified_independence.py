@@ -1,5 +1,4 @@
-"""Results do not depend on the device: not one bit changes under libraries that keep their promises as badly as they
-may.
+"""Results do not depend on the device: not one bit changes under libraries with the largest permitted errors.
 
 Each property has a red twin: a library that breaks its promise, or a proof constant that is wrong, and then bits do
 change. Data: certified_data.py.
@@ -37,7 +36,7 @@ def results(family: str, k: int, device: AbstractContextManager) -> list[torch.T
 
 
 def same(family: str, k: int, device: AbstractContextManager) -> list[bool]:
-    """Per function: whether the device gives what this library gives."""
+    """By function: whether the device gives the same words as this library."""
     expected = results(family, k, nullcontext())
     return [torch.equal(x, y) for x, y in zip(results(family, k, device), expected, strict=True)]
 
@@ -103,7 +102,7 @@ def _loose(facts: Callable) -> Callable:
 
 
 def test_the_exactness_test_is_needed_as_it_is(monkeypatch):
-    """Red twin: a claim of exactness that does not hold is exposed by a library that errs where it may."""
+    """Red twin: a false claim of exactness is exposed by a library with permitted errors."""
     a, b = draw("wide", 1, 40, 129), draw("wide", 1, 40, 129, seed=1)
     monkeypatch.setattr(products, "weigh", lambda terms: 2.0**-20)  # most elements reach the second look
     expected = dot(a, b)
@@ -134,7 +133,7 @@ def test_the_tail_is_needed(monkeypatch):
 
 
 def test_the_unknown_leaf_is_needed(monkeypatch):
-    """Red twin of the extraction: a first sweep that claims certainty loses what the residual's own rounding hides."""
+    """Red twin of the extraction: a first sweep that always claims certainty ignores the residual's rounding."""
     a = torch.tensor(list(permutations([2.0**24, 1.0, 2.0**-149, 2.0**-30, -(2.0**-30)])))
     assert words(sum_rows(a)) == sum_words(a)
     monkeypatch.setattr(exact_tier, "_is_certain", lambda head, tail, error: torch.ones_like(head, dtype=torch.bool))

@@ -1,4 +1,4 @@
-"""Matrices that are read where they lie (patches, permuted rows, strides): the words are those of their copies."""
+"""Matrices read in place (patches, permuted rows, strides): the words are those of their copies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_folded_patches_are_their_copies(family, wide_bound, monkeypatch):
 
 
 def exact_tier_only(tile: type) -> Callable:
-    """_certify_compiled without facts: what stays open goes straight to the exact tier."""
+    """_certify_compiled without facts: open elements go directly to the exact tier."""
 
     def certify(self) -> tuple[torch.Tensor, int]:
         left, right = (self.norm_a * products.weigh(self.terms)).unsqueeze(2), self.norm_b.unsqueeze(1)
@@ -89,7 +89,7 @@ def test_mirrored_patches(backwards, monkeypatch):
 
 @pytest.mark.parametrize(("most", "kept"), [(216 + 45, True), (216 + 45 - 1, False)])
 def test_large_tables_are_not_kept(most, kept, monkeypatch):
-    """Those of a stranger's program would fill the memory."""
+    """Tables of an untrusted program could fill the memory."""
     monkeypatch.setattr(folded, "LEAST", 0)
     monkeypatch.setattr(folded, "MOST_KEPT", most)
     first, second = (folded.fold(patches("wide"), (1, 216, 45)) for _ in range(2))

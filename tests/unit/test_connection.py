@@ -1,4 +1,4 @@
-"""A connection to a node on this machine: when a role with nothing to do looks again, and that no proxy is asked."""
+"""A connection to a node on this machine: the polling interval of an idle role, and no use of proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents are found by the second that the state names, in few requests, whatever an endpoint hides or alters."""
+"""Contents are found by their timestamp in the state, in few requests, even if an endpoint hides or alters data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def data_of(content: str) -> str:
 
 @dataclass
 class Endpoint(JSONBaseProvider):
-    """A chain of headers and logs behind JSON-RPC, and what it does not tell."""
+    """A chain of headers and logs behind JSON-RPC, with hidden parts."""
 
     times: list[int]
     contents: dict[int, list[str]]  # by block
@@ -191,7 +191,7 @@ def test_headers_of_a_branch_that_is_gone_are_read_again() -> None:
 
 
 def test_false_headers_cost_no_endless_search() -> None:
-    """All blocks are of one second, or the order of times is reversed."""
+    """All blocks have one timestamp, or the order of times is reversed."""
     for times in ([1_700_000_000] * 5_000, list(range(1_700_005_000, 1_700_000_000, -1))):
         endpoint = Endpoint(times, {})
         with pytest.raises(NotYet):

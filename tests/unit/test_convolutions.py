@@ -1,5 +1,5 @@
-"""Convolutions by minimal filtering: the words of the direct product, an error within the bound, and when the direct
-way is taken."""
+"""Convolutions by minimal filtering: the words of the direct product, an error within the bound, and the conditions of
+the direct way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def of_any_size(monkeypatch):
 
 @pytest.fixture
 def ways(monkeypatch):
-    """Which way the tiles went: how many are filtered, how many of them were left to the direct way."""
+    """Counts of tiles: filtered ones, and those of them computed directly."""
     found = {"filtered": 0, "direct": 0}
 
     def count(way: str, owner: type, name: str) -> None:
@@ -53,7 +53,7 @@ def ways(monkeypatch):
 
 
 def patches(pictures: Tensor, size: int = 3, stride: int = 1, dilation: int = 1, backwards: bool = False):
-    """The patches around all pixels of pictures [N, C, H, W] that have a frame already, as a convolution reads them."""
+    """The patches around all pixels of pictures [N, C, H, W] that have padding already, in a convolution's layout."""
     n, c, h, w = pictures.shape
     high, wide = ((x - dilation * (size - 1) - 1) // stride + 1 for x in (h, w))
     steps = (0, c * h * w, stride * w, stride, h * w, dilation * w, dilation)
@@ -104,7 +104,7 @@ def test_low_bit_data_are_filtered_to_bfloat16(ways):
 
 
 def test_filters_may_lie_anywhere():
-    """As in the gradient of a convolution's input: rows of filters that no strides can say."""
+    """As in the gradient of a convolution's input: rows of filters that strides cannot express."""
     pictures, filters = draw("normal", 2, 24, 10, 8), draw("normal", 24, 5, 9, seed=1)
     matrix = fold(filters.permute(1, 0, 2), (1, 5, 24 * 9))
     rows = patches(pictures, backwards=True)
@@ -166,7 +166,7 @@ def test_the_bound_has_the_symmetries_of_a_tile():
 
 
 def test_without_a_bound_words_change(monkeypatch):
-    """Red twin: integers, whose sums are ties, and transforms that err a little."""
+    """Red twin: integers, whose sums are ties, and slightly wrong transforms."""
     pictures, filters = draw("int12", 2, 64, 18, 18), draw("int12", 1, 64, 576, seed=1)
     rows, transform = patches(pictures), convolutions.transform_products
 
@@ -218,14 +218,14 @@ def test_an_odd_number_of_lines_or_words_is_not_filtered(sizes):
     ids=["words apart", "batches", "groups"],
 )
 def test_other_views_are_no_such_patches(sizes, steps):
-    """Words of a picture that are no neighbours; pictures that no single step leads through."""
+    """Words of a picture that are not adjacent; pictures without a single stride."""
     view = draw("normal", 384).as_strided((*sizes, 3, 3, 3), steps)
     rows = fold(view, (sizes[0], math.prod(sizes[1:]), 27))
     assert isinstance(rows, IndexedMatrix) and rows.patches is None
 
 
 def test_a_part_of_a_batch_is_pictures():
-    """Its dimensions of one value say nothing."""
+    """Dimensions of size one are ignored."""
     view = draw("normal", 384).as_strided((1, 1, 2, 1, 6, 6, 3, 3, 3), (0, 0, 192, 0, 8, 1, 64, 8, 1))
     whole = view.as_strided((1, 2, 6, 6, 3, 3, 3), (0, 192, 8, 1, 64, 8, 1))
     assert fold(view, (1, 72, 27)).patches == fold(whole, (1, 72, 27)).patches

@@ -1,4 +1,4 @@
-"""JSON that is nested deeper than any of ours is refused, whatever limit of calls a library has set."""
+"""JSON nested deeper than vgame's own is refused, for every recursion limit that a library sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vgame.chain.http import _Provider
 from vgame.system.files import MOST_DEPTH, parse_json
 
 READERS = {"a file": parse_json, "a reply": _Provider("http://127.0.0.1:9").decode_rpc_response}
-#: What web3's libraries allow; JSON nested so deep runs over the C stack.
+#: The limit of web3's libraries; JSON nested so deep overflows the C stack.
 ALLOWED = 100_000
 
 

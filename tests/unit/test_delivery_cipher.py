@@ -26,7 +26,7 @@ EDGES = [(0, 0), (1, 255), (2**24 - 1, 2**24 - 130), (3, 2**40 - 200)]
 
 
 def test_known_answers() -> None:
-    """As written in docs/delivery.md, by another path than the code's."""
+    """By the formulas of docs/delivery.md, independent of the code."""
     secret = hashlib.sha256(bytes([5]) + KEY + JOB).digest()
     assert job_key(KEY, JOB) == secret
     assert key_hash(KEY, JOB) == hashlib.sha256(bytes([6]) + KEY + JOB).digest()

@@ -37,7 +37,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Offer]:
 
 
 class Server(BaseHTTPRequestHandler):
-    """Ranges of files; `faults`: what is done to the next replies."""
+    """Ranges of files; `faults`: the faults of the next replies."""
 
     folder: Path
     faults: list[str]
@@ -256,8 +256,8 @@ def test_a_true_hash_that_does_not_follow_is_shown(tmp_path: Path, sizes: tuple[
 
 
 def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trainer's server must not make the client ask hosts of its own network, nor keep it for ever by a byte now and
-    then."""
+    """A trainer's server must not redirect the client to hosts of its own network, nor delay it for ever by single
+    bytes."""
     from vgame.chain import http
 
     class Bad(BaseHTTPRequestHandler):
@@ -305,7 +305,7 @@ def test_no_reply_is_waited_for_beyond_a_time(server: ThreadingHTTPServer) -> No
 
 
 def test_a_name_with_many_silent_addresses_causes_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time for connecting is for all of them together."""
+    """The time limit for connecting covers all addresses together."""
     with socket.socket() as silent, ExitStack() as waiting:
         silent.bind(("", 0))
         silent.listen(0)

@@ -1,4 +1,4 @@
-"""The rules of a delivery, without a chain: what is due, when, and why."""
+"""The rules of a delivery, without a chain: the due call, its time, its reason."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_request_below_the_base_fee_is_deferred_dropped_or_late(passed: int, d
 def test_a_late_trainer() -> None:
     end = ASKED.since + KEY
     assert overdue(at(end, ASKED)) is None and overdue(at(end + 1, ASKED)).call == "refused"
-    assert overdue(at(end + 1, replace(ASKED, price=49))) is None  # nobody can say so above its price
+    assert overdue(at(end + 1, replace(ASKED, price=49))) is None  # cannot be reported above its price
     assert overdue(at(UNTIL + KEY)) is None and overdue(at(UNTIL + KEY + 1)).call == "closeDelivery"
     assert overdue(at(UNTIL, answered_at=UNTIL - 1)) is None
 
@@ -109,7 +109,7 @@ def test_prices_are_raised_before_the_request_may_be_dropped() -> None:
 
 
 def test_prices_of_requests_that_cannot_be_reported_as_late_are_raised() -> None:
-    """Above the price there is no `refused`, and a trainer that neither answers nor defers would keep all waiting."""
+    """Above the price there is no `refused`, so a trainer that neither answers nor defers could delay without end."""
     cheap, end = replace(ASKED, price=49), ASKED.since + 2 * KEY
     assert overdue(at(end + 1, cheap)) is None and not raising(at(end, cheap))
     (duty,) = raising(at(end + 1, cheap))
@@ -120,7 +120,7 @@ def test_prices_of_requests_that_cannot_be_reported_as_late_are_raised() -> None
 
 
 def test_a_look_ends_before_the_next_decision() -> None:
-    """Of `requests` at first, of `decline` then, of the end at last."""
+    """The time of `requests` first, then of `decline`, then of the end."""
     s = at(UNTIL - CONFIRM)
     assert (s.margin, s.pressing) == (1_000, 6_000)
     assert look_end(s) == UNTIL - 5_999

@@ -1,5 +1,4 @@
-"""What deploy/ starts are commands that there are. `make lint` checks the files themselves, scripts/containers.py runs
-them."""
+"""The commands in deploy/ exist. `make lint` checks the files themselves, scripts/containers.py runs them."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ VALUES = {"GAME": "0x" + "11" * 20, "JOB": "22" * 32}
 
 
 def commands() -> dict[str, str]:
-    """Words after `vgame`: of each service, and of the unit's example."""
+    """Words after `vgame` of each service, and of the unit's example."""
     yaml = pytest.importorskip("yaml")
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     found = {name: service["command"] for name, service in services.items() if service["image"] == "vgame"}
@@ -36,7 +35,7 @@ def test_every_role_has_a_service() -> None:
 def test_a_service_passes_valid_options_to_its_command(name: str) -> None:
     words = shlex.split(commands()[name].replace("0x...", VALUES["GAME"]).replace("https://...", "https://example.org"))
     group = typer.main.get_command(app)
-    context = group.commands[words[0]].make_context(words[0], words[1:])  # an error where an option is not there
+    context = group.commands[words[0]].make_context(words[0], words[1:])  # raises an error for an unknown option
     assert context.params["rpc"] and context.params["game"] == VALUES["GAME"]
 
 
@@ -50,7 +49,7 @@ def market() -> list[str]:
 
 
 def test_the_market_is_that_of_the_guide() -> None:
-    """Every command is one, and the roles, options and keys are the guide's."""
+    """Every command exists, and the roles, options and keys are the guide's."""
     group = typer.main.get_command(app)
     for words in map(shlex.split, market()):
         command, rest = group.commands[words[0]], words[1:]

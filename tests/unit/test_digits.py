@@ -1,4 +1,4 @@
-"""Functions that are compositions keep their digits where a plain formula cancels, overflows or vanishes."""
+"""Composed functions are accurate where a plain formula cancels, overflows or vanishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders of a drill, as lines: what is none is named in one sentence."""
+"""Orders of a drill, as lines: invalid ones are refused with one sentence."""
 
 from __future__ import annotations
 

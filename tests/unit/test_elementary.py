@@ -1,4 +1,4 @@
-"""The elementary functions: torch twin = numba twin = exact reference, word for word, where it is hardest."""
+"""The elementary functions: torch twin = numba twin = exact reference, word for word, on the hardest inputs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ NAN = 0x7FC00000
 CLOSEST = json.loads((Path(__file__).parents[1] / "vectors" / "elementary_closest.json").read_text())
 each_function = pytest.mark.parametrize("function", ELEMENTARY, ids=lambda f: f.name)
 
-#: where a formula, a clamp or a table row changes, and the special values; each is tested with its neighbours and both
-#: signs
+#: borders of formulas, clamps and table rows, and special values; each is tested with its neighbours and both signs
 BORDERS = [
     0.0,
     2.0**-149,
@@ -148,7 +147,7 @@ def test_every_exception_is_needed_and_found(function: Function) -> None:
     raw = elementary.unpatched(function, from_words(words))
     assert all(a != b for a, (_, b) in zip(to_words(raw.to(torch.float32)).tolist(), rows, strict=True))
     low_bits = raw.numpy().view(np.uint64) & elementary.LOW_BITS
-    assert (np.abs(low_bits.astype(np.int64) - (1 << 28)) <= 1).all()  # what the torch twin looks for
+    assert (np.abs(low_bits.astype(np.int64) - (1 << 28)) <= 1).all()  # the exceptional words of the torch twin
     for word, exact in rows:  # each alone, among many others
         words = random_words(5000, seed=word)
         words[4321] = word
@@ -191,7 +190,7 @@ def test_a_result_depends_on_its_own_input_only(function: Function, threads_come
 @each_function
 def test_the_compiled_loops_fuse_nothing(function: Function) -> None:
     loop = elementary_kernel.LOOPS[function]
-    loop = numba.jit(**loop.targetoptions)(loop.py_func)  # what comes from the compiler's cache shows no code
+    loop = numba.jit(**loop.targetoptions)(loop.py_func)  # functions from the compiler's cache show no code
     loop(np.ones(4, np.float32), np.empty(4, np.float32))
     code = "".join(loop.inspect_asm(signature) for signature in loop.signatures)
     assert re.search(r"mul[ps]d|fmul", code)  # the pattern below looks at real code

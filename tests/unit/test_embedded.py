@@ -1,4 +1,4 @@
-"""The embedded chain does its work once: an answer stands until something changes, gas is found by two trials."""
+"""The embedded chain caches its work: an answer is valid until a change, gas is found by two trials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eth.vm.forks.prague.state import PragueState
 
 from vgame.chain.embedded import Node, start_tester
 
-#: Keeps count in slot 0, and gives it: sload(0) + 1, stored and returned.
+#: A counter in slot 0: sload(0) + 1, stored and returned.
 COUNTER = bytes.fromhex("6000546001018060005560005260206000f3")
 
 
@@ -25,7 +25,7 @@ def ask(node: Node, method: str, *params: object) -> object:
 
 
 def counter(node: Node) -> str:
-    """A contract that adds one to what it keeps, and returns it."""
+    """A contract that increments its counter and returns it."""
     size = len(COUNTER)
     init = bytes.fromhex(f"60{size:02x}600c60003960{size:02x}6000f3") + COUNTER
     sent = ask(node, "eth_sendTransaction", {"data": "0x" + init.hex()})
@@ -70,7 +70,7 @@ def test_a_chain_that_keeps_time_mines_a_block_a_second(node: Node, disturb: str
     elif disturb == "moved time":
         ask(node, "evm_increaseTime", 1000)
     threading.Thread(target=node.keep_time, daemon=True).start()
-    time.sleep(1.5)  # the first block: the wall clock's time, or after what was moved
+    time.sleep(1.5)  # the first block: the wall clock's time, plus moved seconds
     (number, then), begin = at(node), time.monotonic()
     time.sleep(3)
     blocks, seconds = at(node)[0] - number, at(node)[1] - then

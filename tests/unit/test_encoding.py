@@ -1,5 +1,4 @@
-"""Operator and source records: every field where docs/formats.md puts it, and no second way to write the same
-operator."""
+"""Operator and source records: every field at its place of docs/formats.md, and one encoding for each operator."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def test_reading_returns_the_written_words(operator: Operator, finite: bool) -> 
 
 
 def read_or_refuse(record: bytes) -> None:
-    """A record is refused with a ProgramError, or is the one record of what it is read as."""
+    """A record is refused with a ProgramError, or it is the canonical record of its operator."""
     try:
         operator = read_operator(record, "it")
     except ProgramError as error:

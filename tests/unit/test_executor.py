@@ -76,7 +76,7 @@ def test_the_ends_of_int32() -> None:
     assert check(by_zero, World()) == [[0], [0]]
 
 
-# ---- where operands come from ----
+# ---- sources of operands ----
 
 
 def test_operands_of_every_class() -> None:

@@ -78,7 +78,7 @@ def test_an_epoch_visits_every_sample_once() -> None:
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[list[Operator], World]:
-    """Up to 8 operators; each reads what stands before it, over its whole length or strided."""
+    """Up to 8 operators; each reads earlier ones, over their whole length or strided."""
     scalars = torch.tensor([[0.5, -3.0], [1e-40, 1e30]])
     floats = [(Ref(RefClass.STATE, 0), 12), (Ref(RefClass.CONSTANT, 0), 6), (Ref(RefClass.DATA, 0), 4)]
     integers = [(Ref(RefClass.STATE, 1), 6), (Ref(RefClass.DATA, 1), 12)]
@@ -200,7 +200,7 @@ def test_later_operators_read_a_replaced_output() -> None:
     assert seen[0] == [2.0, 4.0] and seen[1] == [-5.0, -6.0]
 
 
-LATE = 9  # products that wait
+LATE = 9  # pending products
 
 
 def products_read_late() -> tuple[list[Operator], World]:
@@ -229,7 +229,7 @@ def keeping_everything(operators: list[Operator], world: World) -> Executor:
 
 
 def test_products_that_are_read_much_later(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
-    """More than may wait at a time; some are nobody's but the state's, in the end."""
+    """More products than may be pending; some are read only by the state, at the end."""
     torch.set_num_threads(3)
     monkeypatch.setattr("vgame.arithmetic.torch.products.WORTH", 1)
     monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
@@ -242,7 +242,7 @@ def test_products_that_are_read_much_later(monkeypatch: pytest.MonkeyPatch, thre
 
 
 def test_a_product_without_readers_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every step, so that all take equally long."""
+    """So that all steps take equally long."""
     monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     product = Contract(Variant.DOT, 1, 8, 8, 8, Ref(RefClass.STATE, 0), Ref(RefClass.STATE, 0))
     unread, kept = (units_of([product], kept, (), True)[0] for kept in ((), {0}))
@@ -250,7 +250,7 @@ def test_a_product_without_readers_is_computed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_error_leaves_no_product_behind(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
-    """Nothing goes on when a step has failed, and the next one is right."""
+    """No work continues after a failed step, and the next one is right."""
     torch.set_num_threads(3)
     monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     operators, world = products_read_late()

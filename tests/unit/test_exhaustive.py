@@ -65,7 +65,7 @@ def test_the_record_is_complete(function: Function) -> None:
 @each_function
 @pytest.mark.parametrize("engine", [exhaustive.kernel, exhaustive.torch_twin])
 def test_blocks_of_the_record_are_reproduced(function: Function, engine) -> None:
-    """Two of the 256 blocks of 2^24 words: one where the function bends, one that moves from function to function."""
+    """Two of the 256 blocks of 2^24 words: one where the function bends, one that varies by function."""
     for block in (0x3F, (37 * function + 64) % 256):
         words = exhaustive.block_words(block)
         assert hashlib.sha256(engine(function, words)).hexdigest() == RECORD[function.name]["blocks"][block]
@@ -154,7 +154,7 @@ def narrow_check(function: Function) -> tuple[list[tuple[int, int]], int]:
 
 @each_function
 def test_results_of_eight_bits(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right; and rounding twice is noticed where a midpoint is its own image but for a crumb."""
+    """The results are right; double rounding is detected at midpoints that are nearly fixed points."""
     wrong, midpoints = narrow_check(function)
     near = function in narrow.IDENTITIES
     assert not wrong and (midpoints >= 100) is near

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and what a kill leaves of one."""
+"""Atomic files, and the leftovers of a kill."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ open(Path(sys.argv[1]) / "lock", "ab", opener=private)
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
 def test_files_keep_the_users_umask_and_locks_are_the_users_alone(tmp_path: Path, umask: int, mode: int) -> None:
-    """A run of somebody who shares nothing could be read by all; who can read a lock can hold it."""
+    """A private run must not be readable by others, and a readable lock could be held by them."""
     (tmp_path / "lock").touch(0o644)
     subprocess.run([sys.executable, "-c", MADE, str(tmp_path)], check=True, umask=umask)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("state", "lock")]

@@ -1,4 +1,4 @@
-"""What a first hour meets: averaged weights, orders that no trainer takes, a torchvision of another build."""
+"""Problems of a first hour: averaged weights, orders that no trainer accepts, a torchvision of another build."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from vgame.system.progress import Reporter
 from vgame.tasks import digits, shipped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-#: Between forecast and measurement, on a machine that does other work.
+#: Allowed factor between forecast and measurement, on a busy machine.
 FACTOR = 3
 
 
@@ -31,7 +31,7 @@ MODES = {"correct": {}, "logged": {"mode": "logged", "log": vgame.LogTerms(thres
 
 
 def grown(folder: Path) -> int:
-    """Bytes of a run beside its bundle, its header, which is there before the forecast, and a log."""
+    """Bytes of a run without its bundle, its header, which exists before the forecast, and a log."""
     files = (p for p in folder.rglob("*") if p.is_file() and p.name not in ("run.json", "rounding.vglog"))
     return sum(p.stat().st_size for p in files if p.parent.name != "job")
 
@@ -50,7 +50,7 @@ def job(steps: int, **options) -> vgame.Job:
 
 @pytest.mark.parametrize("task", [digits.task, shipped.small_resnet], ids=["digits", "small_resnet"])
 def test_a_shipped_job_takes_about_the_forecast_time(task, tmp_path: Path) -> None:
-    """In one of three runs: other work may begin or end between forecast and run."""
+    """In one of three runs, since other load may change between forecast and run."""
     bundle = vgame.prepare(vgame.Job(task(), steps=120, interval=30, seed=1), validate=0)
     for n in range(3):
         folder, begun = tmp_path / f"run {n}", []
@@ -110,7 +110,7 @@ def test_a_short_run_is_not_measured_beforehand(tmp_path: Path, capsys: pytest.C
 def test_a_forecast_changes_no_root(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = vgame.prepare(job(100, interval=50, **MODES[mode]))
     told = vgame.train(bundle, tmp_path / "told")
-    log = told.forecast.disk - grown(tmp_path / "told")  # what the measured steps left, for each step
+    log = told.forecast.disk - grown(tmp_path / "told")  # log bytes of the measured steps, per step
     assert log == 0 if mode == "correct" else 0 < log < 3 * (tmp_path / "told/rounding.vglog").stat().st_size
     monkeypatch.setattr(forecast, "LEAST", 10**9)
     assert vgame.train(bundle, tmp_path / "plain").root == told.root
@@ -140,7 +140,7 @@ def test_prepare_reports_it_too(tmp_path: Path) -> None:
     measured = vgame.prepare(job(200, interval=50), validate=30)
     assert measured.forecast.seconds and measured.forecast.memory and " of memory, " in repr(measured)
     save_bundle(measured, tmp_path / "bundle")
-    assert load_bundle(tmp_path / "bundle").forecast is None  # of no file: another machine has another one
+    assert load_bundle(tmp_path / "bundle").forecast is None  # stored in no file: it differs by machine
     assert load_bundle(tmp_path / "bundle").identity == measured.identity
     run = vgame.train(measured, tmp_path / "run")
     assert run.forecast.disk == measured.forecast.disk == grown(tmp_path / "run")

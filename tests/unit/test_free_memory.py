@@ -1,4 +1,4 @@
-"""How much memory this process may have: of the machine, and of the control groups that it lives in."""
+"""The free memory of this process: of the machine, and of its control groups."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_a_frozen_part_begins_when_it_is_thawed(make: Callable) -> None:
-    """Its slots and its count of steps too; without a gradient it is no part of the norm."""
+    """Its slots and its count of steps too; without a gradient it does not count for the norm."""
     compare(make, frozen={"0.*": 7, "2.weight": 4}, clip=0.1)
 
 
@@ -56,7 +56,7 @@ def test_invalid_frozen_parts_are_named(frozen: dict, expected: str) -> None:
 
 
 def two(parameters) -> list[optim.Optimizer]:
-    """As Muon's page shows it, with RMSprop for the matrices."""
+    """As on Muon's page, with RMSprop for the matrices."""
     parameters = list(parameters)
     matrices, others = [p for p in parameters if p.dim() == 2], [p for p in parameters if p.dim() != 2]
     return [optim.RMSprop(matrices, lr=0.01), optim.AdamW(others, lr=0.02)]

@@ -1,4 +1,4 @@
-"""A disk that fills while a run is written: whatever write it is that fails, an agent waits and goes on to the same
+"""A disk that fills while a run is written: after a failure of any write an agent waits and continues to the same
 files."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def once(write: Callable[[], None]) -> None:
 
 
 def agent(write: Callable[[], None]) -> None:
-    """Writes as an agent does."""
+    """A writer like an agent's."""
     Retry(Reporter(), 0.0, 0.0).insist(write)
 
 
@@ -74,7 +74,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 class Full:
-    """A disk on which the n-th flush finds no room, and so do the next two."""
+    """A disk that is full at the n-th flush and the next two."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
         self.flushes, self.n = 0, n
@@ -98,7 +98,7 @@ def test_every_write_of_a_run_is_made_again(
     run(tmp_path / "whole", bundle, agent)
     whole, writes = files(tmp_path / "whole"), disk.flushes
     assert writes > 5 and not capsys.readouterr().out
-    opening = 2 if bundle.mode == "logged" else 1  # files that every new store writes, before there is anything to lose
+    opening = 2 if bundle.mode == "logged" else 1  # files that every new store writes, before any data
     for n in range(opening + 1, writes + 1):
         disk, folder = Full(monkeypatch, n), tmp_path / f"{n}"
         store = run(folder, bundle, agent)
@@ -113,7 +113,7 @@ def test_every_write_of_a_run_is_made_again(
 def test_a_disk_that_does_not_even_cut_or_remove_is_waited_for(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a quota counts every change. A state that cannot be removed is left."""
+    """As under a quota that counts every change. A state that cannot be removed stays."""
     compute(tmp_path / "whole", bundle, once, keep=9)
     cut, remove, refused = os.truncate, Path.unlink, []
 
@@ -147,8 +147,7 @@ def test_without_an_agent_it_is_one_sentence(bundle: Bundle, tmp_path: Path, mon
 
 
 def test_a_run_is_gone_on_with_on_a_full_disk(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that is started again writes nothing before there is something new, also where a kill left a check
-    without its root."""
+    """A restarted agent writes nothing before new data, also after a kill that left a check without its root."""
     folder, whole = tmp_path / "run", tmp_path / "whole"
     compute(whole, bundle, once)
     compute(folder, bundle, once, 3).release()

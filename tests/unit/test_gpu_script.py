@@ -1,4 +1,4 @@
-"""What needs a GPU says so in one sentence, and does not fall back to anything."""
+"""Commands that need a GPU report it in one sentence, without a fallback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_make_gpu_without_one() -> None:
 
 
 def test_a_part_that_fails_loses_nothing_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every part is a process: one ends well, one prints an error, one hangs; what there is no time for is named."""
+    """Every part is a process: one ends well, one prints an error, one hangs; parts without time are named."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     gpu = importlib.import_module("gpu")
     script = tmp_path / "parts.py"

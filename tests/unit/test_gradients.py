@@ -1,5 +1,5 @@
-"""Gradients are those that torch's loop leaves in the parameters: also out of backward passes inside the backward pass,
-and where a model asks whether a tensor is a parameter."""
+"""Gradients equal those of torch's loop: also from backward passes inside the backward pass, and in models that test
+whether a tensor is a parameter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Forward = Callable[["Net", torch.Tensor], torch.Tensor]
 
 
 class Again(torch.autograd.Function):
-    """A layer that is computed again, and differentiated, in the backward pass."""
+    """A layer that is recomputed and differentiated in the backward pass."""
 
     @staticmethod
     def forward(context, x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
@@ -150,11 +150,11 @@ def test_gradients_inside_a_loss_that_it_clears_are_its_own() -> None:
 
     data = {"x": torch.randn(8, 3)}
     compare(Case(lambda: Net(lambda m, x: m.last(m.first(x))), lambda: data, loss, recorded=False))
-    with pytest.raises(ProgramError, match="the loss calls backward"):  # it would clear what other batches left
+    with pytest.raises(ProgramError, match="the loss calls backward"):  # it would clear the gradients of other batches
         lowered(Net(lambda m, x: m.last(m.first(x))), loss=loss, accumulate=2)
 
 
-# ---- parameters that no gradient reaches ----
+# ---- parameters without a gradient ----
 
 
 def job(forward: Forward) -> vgame.Job:

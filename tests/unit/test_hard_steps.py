@@ -1,5 +1,4 @@
-"""Steps that a client makes slow: clocks are set by the slowest step that any data could make, and it changes no
-word."""
+"""Steps slowed down by a client's data: clocks cover the slowest step on any data, and timing it changes no word."""
 
 from __future__ import annotations
 
@@ -56,13 +55,13 @@ def seconds(executor: Executor, step: int) -> float:
 
 
 def test_the_clocks_of_a_job_cover_its_slowest_step() -> None:
-    """The first steps say nothing of those that follow: terms that cover twice their time are refused."""
+    """The first steps do not bound later ones: terms that cover twice their time are refused."""
     bundle = order()
     executor = executor_of(bundle, "cpu")
     pace = measure(bundle, executor)
     slowest = seconds(executor, HARD)
     assert slowest > 5 * seconds(executor, 1), "the order is a hard one"
-    assert pace.worst > slowest / 2  # both by the clock, on a machine that does other things too
+    assert pace.worst > slowest / 2  # both measured on a busy machine
     longer = replace(bundle, steps=10**7)
     naive = safe_terms(longer, replace(pace, worst=0.0), Prices(censorship=KEPT_OUT))
     assert [text.split()[0] for text in trainer_shortcomings(replace(longer, terms=naive), pace, 1)][

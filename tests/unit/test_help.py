@@ -36,7 +36,7 @@ def test_a_command_is_documented_unless_it_is_hidden(command: Any) -> None:
     assert all(line.endswith((".", "?")) and "..." not in line for line in listed)
 
 
-#: What a command does, as its summary begins.
+#: First words of the summaries of commands.
 VERBS = re.compile(
     r"accept|begin|capture|check|deploy|end|fetch|find|let|list|measure|order|pay|play|post|promise|propose|re-execute|"
     r"save|print|prove|serve|show|sound|test|train|write"
@@ -44,7 +44,7 @@ VERBS = re.compile(
 
 
 def test_a_summary_is_a_sentence() -> None:
-    """It begins with its verb; before it stand only a role and a time."""
+    """It begins with its verb, preceded only by a role and a time."""
     summaries = re.findall(r"^\* `[a-z]+`: (.*)$", PAGE, re.MULTILINE)
     verbs = [re.match(r"(?:As [^,]+, (?:before [^,]+, )?)?([\w-]+)", line)[1].lower() for line in summaries]
     assert len(verbs) > 30 and not [verb for verb in verbs if not VERBS.fullmatch(verb)]
@@ -96,7 +96,7 @@ def test_a_warning_is_one_sentence(tmp_path: Path) -> None:
 
 
 class Deployer:
-    """What a wallet deploys, by name."""
+    """Contracts deployed by a wallet, by name."""
 
     def deploy(self, name: str, *_: str) -> str:
         return f"0x{name}"

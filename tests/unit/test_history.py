@@ -1,5 +1,4 @@
-"""What a history keeps in memory for a dispute stays within its bound, and is counted, not summed up again at every
-operator."""
+"""A history's memory for a dispute stays within its bound, and is counted incrementally."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def test_outputs_are_kept_within_the_bound(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_outputs_of_a_few_steps_are_kept(tmp_path: Path) -> None:
-    """A history may serve a hundred disputes; each is about one step."""
+    """A history may serve a hundred disputes, each about one step."""
     job = JobFile(
         model="vgame.tasks.digits:task", args={"batch": 4}, seed=1, steps=9, interval=9, schedule={"lr": "0.1"}
     )
@@ -86,7 +85,7 @@ print(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1])
 
 
 def peak(what: str, words: int) -> int:
-    """Bytes that a process has at most."""
+    """Peak memory of a process in bytes."""
     command = [sys.executable, "-c", CHILD, what, str(words)]
     return 1024 * int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
@@ -96,7 +95,7 @@ def test_a_dispute_needs_little_more_memory_than_a_step_that_is_looked_at() -> N
     """Beyond the bounded cache: the operands of one operator for a while, and the hashes over one tensor."""
     size = 4 * WORDS
     for words in (1024, WORDS):
-        peak("rehearsal", words)  # compiles the loops, where nobody has
+        peak("rehearsal", words)  # compiles the loops, if not cached
     step, dispute = (peak(what, WORDS) for what in ("step", "rehearsal"))
     assert step > peak("step", 1024) + 1.5 * size, "the tensors decide"
     assert dispute < step + size
@@ -114,7 +113,7 @@ def test_a_rehearsal_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_hashes_are_kept_within_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers decide how many pieces are looked at, in all disputes together."""
+    """Other accounts determine the number of requested pieces, in all disputes together."""
     job = JobFile(
         model="vgame.tasks.digits:task", args={"batch": 4}, seed=1, steps=6, interval=2, schedule={"lr": "0.1"}
     )

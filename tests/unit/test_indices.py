@@ -126,7 +126,7 @@ def test_a_parameter_that_is_not_finite_is_refused() -> None:
 
 
 class Held(nn.Module):
-    """What a linear layer gives, read by an index that the model itself holds."""
+    """A linear layer's output, read by an index that the model itself holds."""
 
     def __init__(self, read, index: list[list[int]]) -> None:
         super().__init__()

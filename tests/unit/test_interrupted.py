@@ -1,4 +1,4 @@
-"""`vgame train` as a process: killed, or out of disk in the middle of a checkpoint. Nothing is lost, and it goes on to
+"""`vgame train` as a process: killed, or out of disk in the middle of a checkpoint. Nothing is lost, and it resumes to
 the same bits."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(bundle: Path, run: Path, file_size: int | None = None) -> subprocess.Popen:
-    """`file_size`: no file may become larger, as on a disk that is full."""
+    """`file_size`: limit of a file's size, as on a full disk."""
     command = [sys.executable, "-B", "-m", "vgame.cli", "train", str(bundle), "--out", str(run), "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return forked.Popen(command, text=True, file_size=file_size, **pipes)
@@ -120,7 +120,7 @@ def test_a_second_writer_is_refused_and_leftovers_of_a_kill_are_removed(bundle: 
 
 
 def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: str, run: Path) -> None:
-    """A root of a state that is not kept: nothing else would tell."""
+    """The root of a state that is not kept: no other check would detect it."""
     for ended in (False, True):
         if ended:
             assert finish(start(bundle, run))[0] == 0

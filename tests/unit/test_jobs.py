@@ -33,7 +33,7 @@ USER = {
 
 
 def job(name: str, folder: Path, steps: int) -> JobFile:
-    """The job file, its text being one that is here, with other numbers of steps."""
+    """The job file, with a local text and other numbers of steps."""
     if name in SHIPPED:
         path = ROOT / f"vgame/tasks/{name}.toml"
     else:
@@ -58,7 +58,7 @@ for run in sys.argv[1:]:
 
 
 def prepared(name: str, folder: Path, steps: int = STEPS) -> Path:
-    """The folder of a job's bundle, made once, whichever process needs it first."""
+    """The folder of a job's bundle, made once by the first process that needs it."""
     if str(ROOT / "tests/user") not in sys.path:
         sys.path.insert(0, str(ROOT / "tests/user"))
     made = folder / f"{name}-bundle"
@@ -78,7 +78,7 @@ def trained(bundles: dict[str, Path], folder: Path) -> dict[str, Path]:
 
 
 def audited(runs: dict[str, Path]) -> dict[str, bool]:
-    """Does the device "compatible", a process of its own, compute the same roots?"""
+    """Whether the device "compatible", in a process of its own, computes the same roots."""
     command = [sys.executable, "-c", AUDIT, *map(str, runs.values())]
     result = subprocess.run(command, capture_output=True, text=True, cwd="/")
     assert result.returncode == 0, result.stderr[-2000:]

@@ -22,7 +22,7 @@ NAN, MINUS_ZERO, MINUS_INFINITY = 0x7FC00000, 0x80000000, 0xFF800000
 CPU = torch.device("cpu")
 
 
-# ---- what is expected, and how it is compared ----
+# ---- expected values, and their comparison ----
 
 
 def indices(sizes: tuple[int, ...]) -> itertools.product:
@@ -113,7 +113,7 @@ def test_a_sparse_access_reads_the_same_without_spreading(case: tuple[tuple[int,
     sizes, access = case
     base = operand(access.elements, integer=integer)
     words = flat_words(layout.gathered(base, access, sizes), sizes)
-    fill = NAN if not integer and access.fill == 0xFFFFFFFF else access.fill  # a NaN's payload is never seen
+    fill = NAN if not integer and access.fill == 0xFFFFFFFF else access.fill  # a NaN's payload is never read
     assert words == expected(access_with(access, fill), sizes, to_words(base).tolist())
 
 

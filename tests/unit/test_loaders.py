@@ -1,4 +1,4 @@
-"""Data from files in their published formats, and what happens when they are not that."""
+"""Data from files in their published formats, and errors for other files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def images(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write(path: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
-    """In the form that the name asks for."""
+    """Write a file in the form of its name."""
     if path.suffix == ".bin":
         np.concatenate([labels[:, None].astype(np.uint8), pixels], 1).tofile(path)
     else:
@@ -139,7 +139,7 @@ def test_text_that_is_not_there_or_too_short_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """A directory as Hugging Face's libraries write it: words by spaces."""
+    """A directory of a tokenizer in Hugging Face's form, which splits words at spaces."""
     shipped._hide_broken_torchvision()
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")

@@ -1,4 +1,4 @@
-"""Which words a log admits for a sum, and what an auditor makes of any entry."""
+"""The words that a log admits for a sum, and an auditor's treatment of any entry."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_no_entry_changes_an_infinity(allowed: bool) -> None:
 
 
 def test_every_word_is_admissible_and_others_are_not() -> None:
-    """Predicate in integers: what the trainer gives under any device is admitted; an ulp further is not."""
+    """Predicate in integers: the trainer's word on any device is admitted; one an ulp further is not."""
     a, b = draw("normal", (1, 8, 512), 1), draw("normal", (1, 8, 512), 2)
     a[..., 256:] = -a[..., :256] * (1 + 2.0**-22)
-    b[..., 256:] = b[..., :256]  # much cancels, so that the bound spans words
+    b[..., 256:] = b[..., :256]  # strong cancellation, so that the bound spans words
     words = [[x.view(torch.int32).tolist() for x in rows[0]] for rows in (a, b)]
     words = [[[w & 0xFFFFFFFF for w in row] for row in rows] for rows in words]
     free = 0
@@ -128,7 +128,7 @@ def test_an_auditor_has_the_word_of_the_integers_for_every_log() -> None:
 @pytest.mark.parametrize("device", ("up", "down"))
 def test_entries_for_sums_beside_an_end_of_their_cell_need_no_integers(device: str) -> None:
     """Integers, whose sums are ends of cells, and one of whose terms has a tail: a log with an entry for each cannot
-    hold an auditor up."""
+    delay an auditor."""
     a, b = (draw("low bits", (1, 12, 300), seed) for seed in (1, 2))
     a[..., 0], b[..., 0] = 2.0**-40, torch.tensor([1.0, -1.0, 0.0]).repeat(4)
     rows = [[words(row) for row in x[0]] for x in (a, b)]
@@ -154,7 +154,7 @@ def test_moments_are_those_of_the_integers(family: str) -> None:
 
 
 def three_batches(variant: Variant, terms: torch.Tensor, log: dict[int, Entries]) -> list[float]:
-    """The words of three batches of the same five terms, by a log in which no entry needs to be possible."""
+    """The words of three batches of the same five terms, by a log with arbitrary entries."""
     state, index = Ref(RefClass.STATE, 0), Ref(RefClass.STATE, 1)
     a, b = {Variant.DOT: (state, index), Variant.SUM: (state, state), Variant.ONE_HOT: (index, state)}[variant]
     other = torch.ones(5) if variant is Variant.DOT else torch.zeros(5, dtype=torch.int32)
@@ -168,8 +168,7 @@ def three_batches(variant: Variant, terms: torch.Tensor, log: dict[int, Entries]
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_every_batch_has_entries_of_its_own(variant: Variant) -> None:
-    """Three batches of the same terms, which leave two words: what is logged of one batch says nothing of the
-    others."""
+    """Three batches of the same terms, with two admissible words: an entry of one batch does not affect the others."""
     terms = torch.tensor([1.0, 2.0**-24, 2.0**20, -(2.0**20), 2.0**-60])
     log = {0: Entries(np.array([1, 2]), np.array([False, True]))}
     assert three_batches(variant, terms, log) == [1 + 2.0**-23, 1.0, 1 + 2.0**-23]
@@ -178,8 +177,8 @@ def test_every_batch_has_entries_of_its_own(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_an_entry_that_only_the_integers_refuse_does_not_count(variant: Variant) -> None:
-    """The exact sum is one and a half bounds from the midpoint: too far for any trainer, too near for one device's sum
-    to tell."""
+    """The exact sum is one and a half bounds from the midpoint: too far for any trainer's entry, too near to decide by
+    one device's sum."""
     terms = torch.tensor([1.0, 2.0**-24, 2.0**20, -(2.0**20), 15 * 2.0**-33 + 2.0**-50])
     assert not enclose_sum(words(terms), 32).allows(Direction.DOWN)
     assert three_batches(variant, terms, {0: Entries(np.array([1]), np.array([False]))}) == [1 + 2.0**-23] * 3

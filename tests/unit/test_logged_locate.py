@@ -37,7 +37,7 @@ def honest(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_trainers_on_two_devices(tmp_path: Path) -> None:
-    """Each run is right by its own log; they part at one sum, by one unit in the last place, and an audit of both
+    """Each run is right by its own log; they differ at one sum, by one unit in the last place, and an audit of both
     matches."""
     save_bundle(prepare(job(args=job().args | {"batch": 64}, steps=2)), tmp_path / "bundle")
     runs = [tmp_path / "up", tmp_path / "down"]
@@ -51,7 +51,8 @@ def test_two_trainers_on_two_devices(tmp_path: Path) -> None:
 
 
 def test_a_device_for_which_the_threshold_is_too_small(bundle: Path, tmp_path: Path) -> None:
-    """Its run does not replicate here, the log does not tell why, and locate says whose stored state that is."""
+    """Its run does not replicate here, the log does not show the reason, and locate names the run with the differing
+    state."""
     made = load_bundle(bundle)
     small = made.log.model_copy(update={"thresholds": "adaptive", "windows": (LEAST,) * len(made.log.windows)})
     save_bundle(replace(made, log=small), tmp_path / "bundle")
@@ -66,7 +67,7 @@ def test_a_device_for_which_the_threshold_is_too_small(bundle: Path, tmp_path: P
 
 
 def test_a_tampered_run(bundle: Path, honest: Path, tmp_path: Path) -> None:
-    """The step, operator and element at which the log steers, and whose log it is."""
+    """Step, operator and element of the tampered entry, and the log's run."""
     tampered(bundle, tmp_path / "run", lambda positions, s, enclose: [7, 70])
     for pair in ((honest, tmp_path / "run"), (tmp_path / "run", honest)):
         with pytest.raises(TamperedLog, match=r"step 3, operator \d+ contract dot hidden, element 7: ") as caught:
@@ -75,7 +76,7 @@ def test_a_tampered_run(bundle: Path, honest: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_log(bundle: Path, honest: Path, tmp_path: Path) -> None:
-    """Never a wrong answer: whose log it is, and where."""
+    """Never a wrong answer: the log's run, and the place."""
     trained_on(bundle, tmp_path / "run", perturbed("midpoint"))
     log = tmp_path / "run/rounding.vglog"
     data = bytearray(log.read_bytes())

@@ -203,7 +203,7 @@ def test_the_root_is_that_of_the_entries_in_every_encoding(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_large_record_is_in_memory_once(tmp_path: Path, damaged: bool) -> None:
-    """A trainer chooses how large its records are."""
+    """The trainer determines the size of its records."""
     ref = Ref(RefClass.STATE, 0)
     large = Program((Contract(Variant.DOT, 1, 1 << 17, 1, 2, ref, ref),), (Source(ref, 4, False),), (), 0, 0, 0)
     log = LogFile(tmp_path / "log", large, IDENTITY, 32)

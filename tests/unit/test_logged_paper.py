@@ -1,4 +1,4 @@
-"""docs/paper.md says what docs/paper.json holds. (CI runs scripts/paper.py --quick itself.)"""
+"""docs/paper.md matches docs/paper.json. (CI runs scripts/paper.py --quick itself.)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def found() -> dict:
 
 
 def test_the_page_holds_the_tables_of_the_json(found: dict) -> None:
-    """The page's tables are what the script makes of the JSON beside it; the pictures are there."""
+    """The page's tables equal the script's output for the JSON file; the pictures exist."""
     page = (ROOT / "docs/paper.md").read_text()
     assert set(tables(found)) == set(TABLES) and fill(page, found) == page
     for name in ("divergence", "storage"):
@@ -35,7 +35,7 @@ def test_tables_are_put_between_their_marks_only(found: dict) -> None:
 
 
 def test_the_papers_claims_match_the_measurements(found: dict) -> None:
-    """In no mode that replicates by proof or by its log did any tensor ever differ; the sparse log is small enough."""
+    """No tensor differs in a mode that replicates by proof or by its log; the sparse log is small enough."""
     for job, one in found["divergence"].items():
         for mode in ("correct", "proven", "logged"):
             run = one["modes"].get(mode, {"parted": None, "distance": {}})

@@ -76,7 +76,7 @@ def test_at_32_bits_it_is_binary32_and_at_fewer_it_rounds_once() -> None:
     for x in hard(32):
         if np.isfinite(x):
             assert round_float(x, 32) & 0x7FFFFFFF == round_to_binary32(abs(Fraction(x)))
-    # rounded to 32 bits first, this would become a midpoint of the grid of 26 bits, and then go up to the even
+    # rounded to 32 bits first, this would become a midpoint of the grid of 26 bits, and then round up to the even
     # neighbour
     twice = 1 + 3 * 2.0**-18 - 2.0**-40
     assert round_float(twice, 26) == 0x3F800000 + (1 << 6)

@@ -125,7 +125,7 @@ def cut(run: Path) -> None:
 
 
 def another(run: Path) -> None:
-    """A whole and valid log of the same job, of somebody who logs nothing."""
+    """A whole and valid log of the same job, without entries."""
     log = open_run(run).log
     log.path.unlink()
     LogFile(log.path, log.program, load_bundle(run / "job").identity, 32).append({s: {} for s in range(1, 5)})
@@ -161,8 +161,8 @@ def test_a_tampered_log_is_convicted(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_effects_of_a_tampering_trainer(run: Path, bundle: Path, tmp_path: Path) -> None:
-    """The freedom that remains: where the bound reaches over a midpoint, either word is a rounding that some device
-    makes."""
+    """The remaining freedom: if the bound reaches over a midpoint, each of the two words is the rounding of some
+    device."""
     log, free = open_run(run).log, []
     for step in range(1, 5):
         for operator, entries in log.read(step).items():
@@ -179,7 +179,7 @@ def test_effects_of_a_tampering_trainer(run: Path, bundle: Path, tmp_path: Path)
 
 
 def test_without_the_entries_tampering_is_a_difference(bundle: Path, tmp_path: Path) -> None:
-    """The trainer that computes with the steered values but does not log them does not match."""
+    """A trainer that computes with the tampered values but does not log them does not match."""
     store, _ = tampered(bundle, tmp_path / "run", lambda positions, s, enclose: [7])
     honest = LoggedStore(tmp_path / "honest", store.bundle)
     executor = make_executor(store.bundle, "cpu")

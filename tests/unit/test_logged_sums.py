@@ -84,7 +84,7 @@ def test_the_auditor_gets_the_trainers_words(kind: str, bits: int) -> None:
 @pytest.mark.parametrize("bits", (26, 29, 32))
 @pytest.mark.parametrize("allowed", (True, False), ids=["compiled", "passes"])
 def test_a_negative_sum_that_rounds_to_zero_is_positive_zero(bits: int, allowed: bool) -> None:
-    """-2^-149 is summed exactly, for the terms before it cancel; with fewer than 32 bits it lies below half of the
+    """-2^-149 is summed exactly, since the terms before it cancel; with fewer than 32 bits it is below half of the
     least cell."""
     a, b = torch.tensor([1.0, 1.0, 1.0, 2.0**-149]), torch.tensor([1.0, 2.0**-20, -1 - 2.0**-20, -1.0])
     word = enclose_dot(words(a), words(b), bits).word(Direction.NONE)
@@ -95,8 +95,8 @@ def test_a_negative_sum_that_rounds_to_zero_is_positive_zero(bits: int, allowed:
 
 
 def sums_where_rounding_is_hard(bits: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(exact sums, bounds): at ends and midpoints of cells, at powers of two and at zero; from little of a cell to many
-    of them."""
+    """(exact sums, bounds): at ends and midpoints of cells, at powers of two and at zero; from a small part of a cell
+    to many cells."""
     dice = np.random.default_rng(7)
     low = np.where(dice.random(size) < 0.8, 0, dice.integers(0, 1 << bits - 9, size)) << 32 - bits
     end = (low + (dice.choice([0, 1, 127], size) << 23)).astype(np.int32).view(np.float32).astype(np.float64)
@@ -144,7 +144,7 @@ def test_devices_that_err_as_much_as_they_may(bits: int, window: float, allowed:
 
 @pytest.mark.parametrize("bits", (26, 32))
 def test_a_single_sum_is_found_as_by_the_passes(bits: int) -> None:
-    """The compiled loop looks at many sums at once first: here at one, a row of its own."""
+    """The compiled loop first tests many sums at once: here one, in a row of its own."""
     s, e = (x.view(1, -1, 1) for x in sums_where_rounding_is_hard(bits, 3000))
     for site in (Site(bits), Site(bits, given=Entries()), Site(bits, 0.25), Site(bits, 0.25, Entries())):
         found = []
@@ -160,7 +160,8 @@ def test_a_single_sum_is_found_as_by_the_passes(bits: int) -> None:
 @pytest.mark.parametrize("allowed", (True, False), ids=["compiled", "passes"])
 @pytest.mark.parametrize(("middle", "unit"), [(1, 1.0), (3, -1.0)], ids=["above", "below"])
 def test_a_sum_one_unit_beside_a_midpoint(middle: int, unit: float, bits: int, allowed: bool) -> None:
-    """binary64 holds the midpoint only: the trainer logs it, and without an entry the exact sum is rounded, once."""
+    """binary64 can represent only the midpoint: the trainer logs it, and without an entry the exact sum is rounded,
+    once."""
     terms = torch.tensor([2.0**54, middle * 2.0 ** (62 - bits), unit])
     row, index = terms.view(1, 1, 3), torch.zeros(1, 3, dtype=torch.int32)
     word = enclose_sum(words(terms), bits).word(Direction.NONE)
@@ -177,8 +178,7 @@ def test_a_sum_one_unit_beside_a_midpoint(middle: int, unit: float, bits: int, a
 
 
 def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who computes tile by tile logs, and follows, as who computes at once: every entry at its place in the whole
-    result."""
+    """Logging and following tile by tile equals that of the whole: every entry has its place in the whole result."""
     rows, terms = draw("normal", (200, 150), 5), draw("normal", (3, 20, 90), 7)
     for x in (rows, terms):  # large terms that cancel: every few sums have an entry
         third = x.shape[-1] // 3
@@ -251,8 +251,7 @@ def test_passes_and_compiled_loops_agree() -> None:
 
 
 def test_an_arbitrary_log_is_followed_alike_by_passes_and_compiled_loops() -> None:
-    """Words, corrections, what integers must decide, what is refused: the same, for entries near midpoints and far from
-    them."""
+    """Equal words, corrections, doubtful and refused entries, near midpoints and far from them."""
     dice, seen = np.random.default_rng(5), set()
     for kind in KINDS:
         for bits in (26, 32):

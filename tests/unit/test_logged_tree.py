@@ -1,5 +1,4 @@
-"""The LOG tree: every entry, and every absence of one, has an opening that leads to the root from its place and from no
-other."""
+"""The LOG tree: every entry, and every absence of one, has an opening that leads to the root only from its place."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ def test_a_step_without_entries_is_a_constant() -> None:
 
 
 def test_the_root_of_a_large_log_needs_memory_for_one_step(tmp_path: Path) -> None:
-    """Whoever writes the log chooses how much it says: something about every element of every step."""
+    """The trainer determines the size of the log: up to an entry for every element of every step."""
     size = 1 << 14
     program = Program((Contract(Variant.DOT, 1, size, 1, 2, STATE, STATE),), (Source(STATE, 4, False),), (), 0, 0, 0)
     log = LogFile(tmp_path / "log", program, bytes(32), 32)

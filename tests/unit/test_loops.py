@@ -1,5 +1,4 @@
-"""The compiler's cache is a convenience: where it cannot be read or written, loops are compiled, and nobody ends for
-it."""
+"""The compiler's cache is optional: if it cannot be read or written, loops are compiled, without an error."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def hashed(cache: Path, disk: str = "free") -> str:
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A cache that was filled, and what the loop gives."""
+    """A filled cache, and the loop's result."""
     cache = tmp_path_factory.mktemp("cache")
     return cache, hashed(cache)
 
@@ -72,7 +71,7 @@ def test_a_damaged_cache_is_not_read(right: tuple[Path, str]) -> None:
 
 
 def test_a_bit_that_has_changed_is_seen(right: tuple[Path, str], tmp_path: Path) -> None:
-    """Also one in the machine code, which would compute other words."""
+    """Also damage in the machine code, which would change words."""
     shutil.copytree(right[0], tmp_path, dirs_exist_ok=True)
     changed = {path: data.index(b"\x7fELF") + 2000 for path in tmp_path.rglob("*.nbc") if (data := path.read_bytes())}
     for path, at in changed.items():
@@ -121,7 +120,7 @@ def test_without_a_folder_for_the_cache_loops_are_compiled(right: tuple[Path, st
 def test_a_disk_that_is_full_during_an_upgrade_leaves_no_old_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the new sources have the old ones' size and date."""
+    """Also if the new sources have the old ones' size and date."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(tmp_path / "loops")
     source = tmp_path / "loops" / "upgraded_loop.py"
@@ -145,7 +144,7 @@ def test_a_disk_that_is_full_during_an_upgrade_leaves_no_old_loop(
 
 
 def replace_small(source: str, target: str, replace: Callable[[str, str], None] = os.replace) -> None:
-    """os.replace on a disk that has room for small files only."""
+    """os.replace on a disk with space for small files only."""
     if os.path.getsize(source) > 4096:
         raise OSError(28, "No space left on device")
     replace(source, target)
@@ -155,7 +154,7 @@ def replace_small(source: str, target: str, replace: Callable[[str, str], None] 
 def test_a_loop_is_recompiled_after_a_change_of_its_callee(
     beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own cache looks at seconds
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python's own cache compares seconds
     loops, called = tmp_path / "loops", tmp_path / beside
     for folder in (loops, called.parent):
         folder.mkdir(exist_ok=True)
@@ -167,7 +166,7 @@ def test_a_loop_is_recompiled_after_a_change_of_its_callee(
         called.write_text(f"from vgame.system.jit import compiled_loop\nf = compiled_loop()(lambda x: {factor} * x)\n")
         locked = called.parent / ".#called_loop.py"
         locked.unlink(missing_ok=True)
-        locked.symlink_to(f"{factor}")  # as an editor locks a file
+        locked.symlink_to(f"{factor}")  # like an editor's lock of a file
         for _ in range(2):
             for name in ("caller_loop", "called_loop"):
                 sys.modules.pop(name, None)
@@ -213,7 +212,7 @@ print(json.dumps([words, [sum(LOOPS[f].stats.cache_hits.values()) for f in (Func
 
 
 def elementary(cache: Path, before: str = "") -> subprocess.Popen:
-    """Begin a process that needs two loops."""
+    """Start a process that needs two loops."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
     command = [sys.executable, "-B", "-c", before + ELEMENTARY]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -228,7 +227,7 @@ def told(*processes: subprocess.Popen) -> list[tuple[list[list[int]], list[int]]
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[list[list[int]], list[int]]]]:
-    """A cache that two processes filled, which began together, and what they told."""
+    """A cache filled by two simultaneous processes, and their output."""
     cache = tmp_path_factory.mktemp("together")
     return cache, told(elementary(cache), elementary(cache))
 
@@ -245,7 +244,7 @@ def test_elementary_functions_are_compiled_by_one_process_each(
 def test_no_process_waits_for_ever_for_a_compiling_one(
     together: tuple[Path, list[tuple[list[list[int]], list[int]]]],
 ) -> None:
-    """It may have been stopped."""
+    """Its process may have been stopped."""
     cache, ((words, _), _) = together
     held = [os.open(folder, os.O_RDONLY) for folder in {path.parent for path in cache.rglob("*.nbc")}]
     for path in cache.rglob("*.nbc"):

@@ -1,5 +1,4 @@
-"""Every rule of vgame/program/lowering: what a program computes is what torch means (see traced.py for the
-tolerance)."""
+"""Every rule of vgame/program/lowering: a program computes torch's result (see traced.py for the tolerance)."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ CASES: dict[str, Case] = {
 }
 
 
-#: Layers that differ little from others; each has to be a case, or `of_many` says so.
+#: Layers that differ little from others; `of_many` checks that each is a case.
 AGAIN = {
     "attention",
     "attention by hand",
@@ -56,8 +55,8 @@ def test_a_lowered_step_is_torchs_step(name: str) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    """But those that draw words of their own, and one whose operator is a clone in a captured graph. Cases that were
-    not compared before are lowered here."""
+    """Except those that draw words, and one whose operator is a clone in a captured graph. Cases not compared before
+    are lowered here."""
     drawing = {op for op, rule in HANDLERS.items() if rule.__module__ == random.__name__}
     wanted = set(HANDLERS) - drawing - {torch.ops.aten.lift_fresh_copy.default}
     for name in set(CASES) - COMPARED:
@@ -68,7 +67,7 @@ def test_every_rule_has_a_case() -> None:
 
 
 def test_tensors_of_types_that_no_program_has_are_refused() -> None:
-    """Also where they are made inside the model."""
+    """Also if they are made inside the model."""
     case = on((6,), lambda x: (x + torch.arange(6, dtype=torch.float64)).to(torch.float32))
     with pytest.raises(ProgramError, match=r"tensors of torch.float64 are not supported; make it float32"):
         lower_task(make(case), case.schedule, case.steps)

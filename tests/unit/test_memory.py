@@ -27,7 +27,7 @@ def added(i: int, j: int) -> Map:
     return Map(Function.IADD, (WORDS,), tuple(identity_access(read(n), WORDS) for n in (i, j)), True)
 
 
-#: Two draws and their sum live at once; then the sum, a draw and what is gathered from it; nothing else of these does.
+#: Two draws and their sum are alive at once; then the sum, a draw and rows gathered from it; nothing else.
 OPERATORS: list[Operator] = [
     Philox(WORDS),
     Philox(WORDS),
@@ -62,7 +62,7 @@ def test_a_job_of_another_account() -> None:
 
 
 def test_a_step_that_is_looked_at_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its maps are no chain: each of their outputs lies there, also where it is one word that is seen many times."""
+    """Its maps are no chain: each output is in memory, also an expanded single word."""
     maps: list[Operator] = [Map(Function.IADD, (WORDS,), (immediate(1), immediate(2)), True)]
     maps += [added(i, i) for i in range(2)]
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 4 * 2 * WORDS - 4}.__getitem__)
@@ -72,7 +72,7 @@ def test_a_step_that_is_looked_at_needs_more(monkeypatch: pytest.MonkeyPatch) ->
         one.step(1, (), lambda _, output: output)
 
 
-#: Peak of a process that makes the tree over so many words, beyond what it held before, as a part of the words.
+#: Additional peak memory for the tree over so many words, relative to the words.
 TREE = """
 import re, sys, numpy
 from vgame.commit.words import words_tree
@@ -87,6 +87,6 @@ print((peak() - before) / len(words))
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="a peak of memory is read from /proc")
 def test_the_tree_over_a_tensor_takes_half_of_its_memory() -> None:
-    """What docs/promises.md, section 3, says of the hashes that a dispute makes: 0.41 to 0.46 from 4 to 512 MiB on."""
+    """The figure of docs/promises.md, section 3, for a dispute's hashes: 0.41 to 0.46 from 4 to 512 MiB on."""
     told = subprocess.run([sys.executable, "-c", TREE, str(1 << 24)], capture_output=True, text=True, check=True)
     assert 0.1 < float(told.stdout) < 0.5

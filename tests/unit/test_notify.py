@@ -1,4 +1,4 @@
-"""A command that is run for disputes and alarms: it gets the event, and can neither block nor end the role."""
+"""The command for disputes and alarms: it gets the event, and can neither block nor end the role."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(
         time.sleep(0.02)
         told += capsys.readouterr().err
     until(lambda: beats.stat().st_size > 0)
-    time.sleep(1.5)  # the one that waited is over too
+    time.sleep(1.5)  # the waiting one is over too
     size = beats.stat().st_size
     time.sleep(0.3)
     assert beats.stat().st_size == size
@@ -135,7 +135,7 @@ def test_a_command_that_reads_nothing_stops_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_that_cannot_be_run_is_not_printed(command: str) -> None:
-    """What stands where a program is expected may be the key of a hook."""
+    """The word in place of a program may be the key of a hook."""
     with pytest.raises(VgameError) as refusal:
         notify(command, "auditor")
     assert "SECRET" not in str(refusal.value) and str(refusal.value).startswith("--notify")

@@ -1,4 +1,4 @@
-"""An entry of `RULES` is all that a new rule needs: slots with names of its own, no counter."""
+"""An entry of `RULES` suffices for a new rule: slots with names of its own, no counter."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Optimizers and schedulers beside the library's own loop: the same steps in binary64 by torch and in exact binary32 by
-the executor."""
+"""Optimizers and schedulers compared with the library's own loop: the same steps in binary64 by torch and in exact
+binary32 by the executor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Lion(optim.Optimizer):
 
 
 class ByValues(optim.SGD):
-    """Looks at a gradient before it steps."""
+    """Branches on a gradient before it steps."""
 
     def step(self, closure=None) -> None:
         for p in self.param_groups[0]["params"]:
@@ -50,7 +50,7 @@ class ByValues(optim.SGD):
 
 
 class AllAtOnce(optim.SGD):
-    """Its parameters meet."""
+    """It computes with several parameters at once."""
 
     @torch.no_grad()
     def step(self, closure=None) -> None:

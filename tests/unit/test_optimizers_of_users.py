@@ -1,4 +1,4 @@
-"""What people's own optimizers and schedulers do that a capture must follow to the letter, or refuse."""
+"""Behaviour of users' own optimizers and schedulers that a capture must reproduce exactly, or refuse."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def lowers_its_rate(self) -> None:
 
 
 def begins_again(self) -> None:
-    """The average starts anew in every fifth step."""
+    """The average restarts in every fifth step."""
     self.count = getattr(self, "count", 0) + 1
     for p in parameters(self):
         average = self.state[p].setdefault("average", torch.zeros_like(p))
@@ -137,7 +137,7 @@ def test_an_optimizer_around_another_shares_its_groups() -> None:
 
 
 def test_parameters_without_a_gradient_stay_as_in_torch() -> None:
-    """Decay too leaves them alone: their grad is None."""
+    """Decay skips them too: their grad is None."""
 
     class Half(nn.Module):
         def __init__(self) -> None:

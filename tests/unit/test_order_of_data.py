@@ -1,4 +1,4 @@
-"""The order of the data: which samples a step reads, and models that carry values from batch to batch."""
+"""The order of the data: the samples of a step, and models that carry values from batch to batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Seen(nn.Module):
 
 
 class Carried(nn.Module):
-    """A hidden state per row, in a buffer: what a user is told to write."""
+    """A hidden state per row, in a buffer: the documented form."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def lowered(task: Task, steps: int) -> Lowered:
 
 
 def read(samples: int, batch: int, steps: int, **options) -> list[list[int]]:
-    """What each step read, by the executor."""
+    """The samples read by each step, by the executor."""
     program = lowered(task_of(Seen(batch), samples, batch, **options), steps)
     executor = Executor(program.program, program.data, program.scalars, 3)
     place = [label.name for label in program.program.labels.state].index("seen")
@@ -149,7 +149,7 @@ def test_orders_that_do_not_fit_are_refused(samples: int, options: dict, expecte
 
 
 class Cells(nn.Module):
-    """What a cell gives, kept without its history: truncated backpropagation as it is usually written."""
+    """A cell's output, kept detached: the usual truncated backpropagation."""
 
     def __init__(self, kind: type[nn.Module], times: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""docs/formats.md in JavaScript (tests/vectors/check.mjs): it agrees with every vector, and tells one that is not."""
+"""docs/formats.md in JavaScript (tests/vectors/check.mjs): it agrees with every vector, and reports a wrong one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a program would not carry to the next step is refused: state outside of buffers, tensors with two names, hooks,
-optimizers."""
+"""State that a program would not carry to the next step is refused: state outside of buffers, tensors with two names,
+hooks, optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule that stands before one of torch's core table has its reason, and no reason is without its rule."""
+"""Every rule that replaces one of torch's core table has its reason, and every reason has its rule."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Products by kernels of our own: every bit of the binary64 sums is that of the order that the proof names, wherever a
-tile or a chain ends, and no bit of a result depends on them. docs/numerics-products.md, section 13."""
+"""Products by vgame's own kernels: every bit of the binary64 sums follows from the order in the proof, for all ends of
+tiles and chains, and no bit of a result depends on the kernels. docs/numerics-products.md, section 13."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FINITE = [family for family in FAMILIES if family != "edges"]
 
 
 def sums_of(a: Matrix, b: Matrix, tiles: Form | None = None) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """(sums [B, M, N], the rows' sums of squares), by memory that is full of NaN, and stays so behind its end."""
+    """(sums [B, M, N], the rows' sums of squares), in memory filled with NaN, which must stay beyond the end."""
     behind: list[torch.Tensor] = []
 
     def take(shape: tuple[int, ...]) -> torch.Tensor:
@@ -88,7 +88,7 @@ def test_every_end_of_a_chain(family: str, k: int) -> None:
 
 @pytest.mark.parametrize("tiles", [*FORMS.values(), Form(3, 1, 2)], ids=str)
 def test_every_form(tiles: Form) -> None:
-    """Also those of other processors: LLVM takes their vectors to pieces here."""
+    """Also those of other processors: LLVM splits their vectors here."""
     for m, n, k in ((1, 1, 1), (13, 17, 5), (tiles.rows, tiles.columns, 300), (25, 33, 257)):
         a, b = draw("wide", 1, m, k), draw("wide", 1, n, k, seed=1)
         assert torch.equal(sums_of(a, b, tiles)[0], sums_of(a, b)[0])
@@ -96,7 +96,7 @@ def test_every_form(tiles: Form) -> None:
 
 
 def layouts(x: torch.Tensor) -> Iterator[Matrix]:
-    """x [B, R, K] as it may lie in memory: the same words."""
+    """x [B, R, K] in different memory layouts, with the same words."""
     batch, rows, length = x.shape
     yield x.mT.contiguous().mT
     yield x.transpose(0, 1).contiguous().transpose(0, 1)
@@ -133,7 +133,7 @@ def test_infinities_and_nan_stay_in_their_rows() -> None:
 
 
 def test_a_process_that_flushes_subnormal_numbers() -> None:
-    """The kernel sets the processor's modes, and puts back what it found."""
+    """The kernel sets the processor's modes, and restores them."""
     a, b = torch.full((1, 7, 9), LEAST), torch.full((1, 9, 9), 1.0)
     try:
         assert torch.set_flush_denormal(True)
@@ -205,7 +205,7 @@ def test_sums_are_within_the_bound() -> None:
                 assert abs(Fraction(value) - sum(terms)) <= bound * (1 + Fraction(1, 2**22))
 
 
-# --- who makes them ---
+# --- selection of the kernels ---
 
 
 def made_by() -> str:

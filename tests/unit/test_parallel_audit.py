@@ -1,4 +1,4 @@
-"""An audit by several processes says what an audit by one says, whatever becomes of the processes."""
+"""An audit by several processes has the verdict of an audit by one, even if processes die."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_lowest_difference_is_reported(copy: Path) -> None:
 
 
 def test_a_state_that_is_there_for_one_process_only(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server may say so to who cuts the parts: each was executed from step 1."""
+    """A server may claim missing states when the parts are cut; a part must not be executed from step 1."""
     store = open_run(copy)
     monkeypatch.setattr(store, "nearest", lambda c: c)
     (copy / "states" / "0000000008.safetensors").unlink()
@@ -91,7 +91,7 @@ def test_a_part_that_kills_every_worker_ends_the_audit(run: Path, monkeypatch: p
 def test_a_worker_that_hangs_is_named_and_its_part_executed_by_another(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is stopped, not killed: nothing but the time tells."""
+    """It is stopped, not killed: only the time limit detects it."""
     stopped, told, audit = [], [], _Worker.audit
 
     def stopped_once(self: _Worker, part):
@@ -219,8 +219,8 @@ ROOTS = ("roots.bin", "checks.bin")
 def test_a_run_that_is_another_one_for_the_workers(
     run: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cheat's roots are there when the audit begins, honest ones when its workers look: its roots were told as a
-    MATCH, and recorded."""
+    """A cheat's roots exist when the audit begins, honest ones when its workers read: this must be no MATCH and no
+    record."""
     other, begin = vgame.train(bundle("0.2"), tmp_path / "other").folder, _Worker.__init__
     for name in ROOTS:
         shutil.copy(other / name, copy / name)
@@ -264,7 +264,7 @@ def test_losses_that_were_changed_after_the_record(copy: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("held", ["bytes", "folder", "pipe", "link"])
 def test_a_record_that_is_none(run: Path, tmp_path: Path, held: str) -> None:
-    """A sentence, where there was a traceback; through a link nothing is written, and a pipe is not waited for."""
+    """One sentence, without a traceback; nothing is written through a link, and a pipe is not waited for."""
     path, target = tmp_path / "record", tmp_path / "target"
     make = {"bytes": lambda: path.write_bytes(b"\xff\n"), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path),
             "link": lambda: path.symlink_to(target)}  # fmt: skip
@@ -275,7 +275,7 @@ def test_a_record_that_is_none(run: Path, tmp_path: Path, held: str) -> None:
 
 
 def test_a_divergence_before_the_last_checkpoint(copy: Path, tmp_path: Path) -> None:
-    """A run that was whole says that it stopped at step 3."""
+    """A whole run is changed to a divergence at step 3."""
     header = json.loads((copy / "run.json").read_text())
     header["divergence"] = {"step": 3, "operator": 0, "element": 0}
     (copy / "run.json").write_text(json.dumps(header))
@@ -283,7 +283,7 @@ def test_a_divergence_before_the_last_checkpoint(copy: Path, tmp_path: Path) -> 
 
 
 def test_a_part_of_several_checkpoints_executes_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every checkpoint was begun again from the kept state: 1 + 2 + ... + n intervals."""
+    """Checkpoints must not each be re-executed from the kept state: 1 + 2 + ... + n intervals."""
     folder, executed = vgame.train(bundle(), tmp_path / "run", keep=6).folder, []
     step = Executor.step
     monkeypatch.setattr(Executor, "step", lambda self, n, *given: executed.append(n) or step(self, n, *given))
@@ -308,7 +308,7 @@ def test_the_chance_of_a_sample() -> None:
 def test_workers_killed_at_random_moments(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
-    """The verdict is the one of an audit in which nobody dies, and no part is left out. At most two deaths a part."""
+    """The verdict equals that of an audit without deaths, and no part is omitted. At most two deaths a part."""
     dice, audit = random.Random(kills), _Worker.audit
     died: list[tuple[int, parallel_audit.Part]] = []  # number of the audit, part
 

@@ -1,4 +1,4 @@
-"""Sums whose terms lie with several ranks: the words are those of one rank, whatever the library's errors are."""
+"""Sums with terms on several ranks: the words are those of one rank, for all permitted errors of the library."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_patches_are_read_where_they_lie():
 
 
 def test_the_bound_is_needed(monkeypatch):
-    """A library whose errors are 2^14 times those that are promised needs 2^14 times the bound, or words are wrong."""
+    """A library with 2^14 times the promised errors needs 2^14 times the bound, or words are wrong."""
     a, b = draw("normal", 1, 300, 64, seed=7), draw("normal", 1, 300, 64, seed=8)
     whole, edges = certified.dot(a, b).view(-1), [0, 32, 64]
 
@@ -130,7 +130,7 @@ def test_the_bound_is_needed(monkeypatch):
 
 
 def test_digits_that_leave_a_sum_open_are_requested_again(monkeypatch):
-    """Cancellation below what two digits hold, with the terms on different ranks."""
+    """Cancellation below the range of two digits, with terms on different ranks."""
     asked: list[bool] = []
     scales = partial.scales
     monkeypatch.setattr(

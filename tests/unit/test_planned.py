@@ -1,4 +1,4 @@
-"""Planned steps (vgame/execute/planned.py): the same words as in the ordinary way, from memory that is used again.
+"""Planned steps (vgame/execute/planned.py): the same words as in the ordinary way, with reused memory.
 
 tests/unit/small_programs.py checks every kind of operator both ways; here are whole jobs, and data that change in
 place.
@@ -62,7 +62,7 @@ def test_jobs_give_the_words_of_the_ordinary_way(name, threads, jobs, threads_co
 
 
 def test_a_state_that_is_not_finite(digits):
-    """The first output that has to be finite and is not; and the next step knows nothing of it."""
+    """The first output that must be finite and is not; the next step is unaffected."""
     planned, ordinary = executor_of(digits, plans=True), executor_of(digits, plans=False)
     good = planned.initial(digits.state)
     bad = [t.clone() for t in good]
@@ -122,7 +122,7 @@ def test_large_steps_are_not_planned(digits, monkeypatch):
 
 
 def test_a_program_whose_results_are_its_inputs(digits):
-    """State that no operator makes, data and scalars as state."""
+    """State without an operator, data and scalars as state."""
     sources = list(digits.program.sources)
     sources[0] = replace(sources[0], ref=replace(sources[0].ref, cls=RefClass.STATE, index=0))
     bundle = replace(digits, program=replace(digits.program, sources=tuple(sources)))
@@ -139,14 +139,14 @@ def test_memory_is_used_again():
     memory.hold(first[:10])
     memory.release(first)
     second = memory.take(100)
-    assert second.data_ptr() != first.data_ptr()  # somebody still reads it
+    assert second.data_ptr() != first.data_ptr()  # still read
     memory.release(first[:10])
     assert memory.take(97).data_ptr() == first.data_ptr()  # of one size with it
     assert memory.take(100).data_ptr() not in (first.data_ptr(), second.data_ptr())
 
 
 def test_memory_that_a_unit_still_reads_is_not_written_by_it():
-    """A chain reads a strided output as it lies and, by a copy of it, in another order; its result is as large."""
+    """A chain reads a strided output in place and, by a copy of it, in another order; its result is as large."""
     words_of, sizes = 1200, (6, 5, 40)
     permuted = lambda ref: Access(ref, (Dim(5), Dim(6), Dim(40)), ((1, 1), (0, 1), (2, 1)))  # noqa: E731
     in_place_ = lambda ref: Access(ref, (Dim(words_of),), ((0, 200), (0, 40), (0, 1)))  # noqa: E731
@@ -178,7 +178,7 @@ SHAPES = {  # batches of a and b, M, N, K
 @pytest.mark.parametrize("bfloat16", [False, True])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_product_of_changing_data(shape, bfloat16):
-    """Every family in the same memory, one after the other: nothing of the last data stays."""
+    """Every family in the same memory, one after the other: no old data remain."""
     batch_a, batch_b, m, n, k = shape
     a, b = torch.empty(batch_a, m, k), torch.empty(batch_b, n, k)
     out = torch.empty(max(batch_a, batch_b), m, n)
@@ -192,7 +192,7 @@ def test_a_product_of_changing_data(shape, bfloat16):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_product_of_folded_rows(family):
-    """Patches, forwards and backwards, of pictures that are read where they lie; on both sides."""
+    """Patches, forwards and backwards, of pictures read in place; on both sides."""
     picture = draw(family, 2, 3, 6, 6)
     view = picture.as_strided((2, 4, 4, 3, 3, 3), (108, 6, 1, 36, 6, 1))
     for backwards in ((), (4, 5)):
@@ -275,7 +275,7 @@ def test_sums_that_an_index_selects(family, shared):
 
 
 def test_after_an_interrupt_another_plan_is_made(digits):
-    """Who helped with the interrupted step may still write into the memory of the first plan."""
+    """Threads of the interrupted step may still write to the memory of the first plan."""
     executor = executor_of(digits, plans=True)
     state = executor.initial(digits.state)
     wanted = [words(t) for t in executor.step(1, state).state]
@@ -293,7 +293,7 @@ def test_after_an_interrupt_another_plan_is_made(digits):
 
 
 def test_a_step_that_makes_many_words_is_not_planned():
-    """Few of them live at once."""
+    """Few of them are alive at once."""
     half, operators = 1 << 19, []
     for index in range(40):
         before = Ref(RefClass.STATE, 0) if index == 0 else Ref(RefClass.OPERATOR, index - 1)

@@ -1,8 +1,8 @@
-"""Drawn programs in which outputs are read in several ways at once, planned and in the ordinary way: what a unit reads
-must lie where it was until the unit has ended.
+"""Drawn programs in which outputs are read in several ways at once, planned and in the ordinary way: a unit's operands
+must stay in place until the unit has ended.
 
-Outputs are of one size, so places are used again as soon as they may be; they are longer than a block of a chain. With
-memory let go before the end of a unit, some of the first 300 seeds differ.
+Outputs have one size, so memory is reused as soon as possible; they are longer than a block of a chain. If memory were
+freed before the end of a unit, some of the first 300 seeds would differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""experiments/mutants.py plants faults in the contracts: each is a change of today's, and a changed code is noticed."""
+"""experiments/mutants.py plants faults in the contracts: each is a change of the current ones, and changed code is
+detected."""
 
 from __future__ import annotations
 

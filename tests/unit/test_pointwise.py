@@ -51,7 +51,7 @@ def single(function: Function, *operands: torch.Tensor) -> torch.Tensor:
 
 
 def operands_of(function: Function, family: str, *shape: int) -> list[torch.Tensor]:
-    """Adversarial words; every second integer is small, so that shifts and divisions meet their special cases."""
+    """Adversarial words; every second integer is small, for the special cases of shifts and divisions."""
     found = []
     for k in range(arity(function)):
         x = draw(family, *shape, seed=k)
@@ -188,7 +188,7 @@ def graph(draws: random.Random) -> list:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_chains_are_their_operators(seed):
-    """Every output that anybody keeps, whoever else reads it, whenever."""
+    """Every kept output, with any other readers."""
     draws = random.Random(seed)
     operators = graph(draws)
     world = World(
@@ -206,8 +206,8 @@ def test_chains_are_their_operators(seed):
 
 
 def test_the_fields_of_a_chain():
-    """Three maps in place are one unit; what reads a value elsewhere ends the chain, and only what others read is
-    stored."""
+    """Three maps in place are one unit; a reader at other positions ends the chain, and only outputs with other readers
+    are stored."""
     first, second = Ref(RefClass.OPERATOR, 0), Ref(RefClass.OPERATOR, 1)
     negative = Map(Function.NEG, (WORDS,), (identity_access(Ref(RefClass.STATE), WORDS),), False)
     twice = Map(Function.ADD, (WORDS,), (identity_access(first, WORDS), identity_access(first, WORDS)), False)
@@ -234,7 +234,7 @@ def test_the_first_words_of_an_output_are_no_link_of_a_chain():
 
 
 def test_a_chain_is_no_longer_than_its_blocks_fit(monkeypatch):
-    """What reads two chains that are too long together begins another, as does what reads a full one."""
+    """A map of two chains that are too long together begins a new one, and so does a map of a full one."""
     monkeypatch.setattr("vgame.execute.chains.LONGEST", 4)
     operators = []
     for i in range(11):

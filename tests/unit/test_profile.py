@@ -1,5 +1,5 @@
-"""The profile of a run: every operator is counted once, in both tables; the step that compiles is not; watching changes
-no bit."""
+"""The profile of a run: every operator is counted once, in both tables; the compiling step is not; profiling changes no
+bit."""
 
 from __future__ import annotations
 

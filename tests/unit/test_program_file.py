@@ -1,4 +1,4 @@
-"""Program files: what is written is what is read, and damage anywhere is one clear error (vgame/program/file.py)."""
+"""Program files: reading returns the written program, and any damage is one clear error (vgame/program/file.py)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_saved_program_is_the_same_program(tmp_path: Path) -> None:
 
 
 def test_a_file_takes_less_than_ten_times_its_size_in_memory(tmp_path: Path) -> None:
-    """Parts that operators have in common are one object."""
+    """Equal parts of operators are one object."""
     last = Ref(RefClass.OPERATOR, len(PROGRAM.operators) - 1)
     seen = Access(last, (Dim(8), Dim(4)), ((0, 1), (1, 1)))
     more = tuple(Map(Function.ADD, (8, 4), (replace(seen, fill=i), seen), False) for i in range(4000))

@@ -1,4 +1,4 @@
-"""A run behind URLs is audited as one in a folder, whatever servers do: they drop, corrupt, stall, redirect, lie about
+"""A run behind URLs is audited like one in a folder, even if servers drop, corrupt, stall, redirect or misstate
 sizes."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATE = "states/0000000012.safetensors"  # of checkpoint 3
 
 
 class Served(ThreadingHTTPServer):
-    """A folder over HTTP. `faults`: name of a file -> how often, what happens instead."""
+    """A folder over HTTP. `faults`: name of a file -> (number of times, fault)."""
 
     daemon_threads = True
 
@@ -133,12 +133,12 @@ def drip(handler: _Handler, begin: bytes = b"HTTP/1.1 200 OK\r\nX: ") -> None:
 
 
 def drip_get(handler: _Handler) -> None:
-    """The question for the size was answered."""
+    """The request for the size was answered."""
     drip(handler)
 
 
 def drip_chunk(handler: _Handler) -> None:
-    """Bytes that never become one of the file."""
+    """Bytes of the body that never arrive."""
     drip(handler, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;")
 
 
@@ -195,7 +195,7 @@ def test_by_workers(run: Path, serve: Serve, tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [drop, cut, corrupt, refuse, stall, endless, boast, missing])
 @pytest.mark.parametrize("name", [STATE, "roots.bin", "job/initial.safetensors"])
 def test_a_fault_that_passes(run: Path, serve: Serve, fault: Callable, name: str) -> None:
-    """Each piece is asked for again; one that is missing, of a mirror."""
+    """Each piece is requested again; a missing one from a mirror."""
     server, mirror = serve(run), serve(run)
     server.faults[name] = [1, fault]
     assert vgame.audit(server.url, mirrors=[mirror.url]).match
@@ -219,7 +219,7 @@ def test_a_fault_that_stays_is_named(run: Path, serve: Serve, cache: Path, fault
 
 
 def test_leftovers_of_killed_workers_are_removed(run: Path, serve: Serve, cache: Path) -> None:
-    """What another process still writes stays."""
+    """Files that another process writes stay."""
     server = serve(run)
     states = open_published([server.url]).folder / "states"
     states.mkdir()
@@ -262,7 +262,7 @@ def test_a_late_server_is_not_requested_again(run: Path, serve: Serve, monkeypat
 
 
 def test_no_request_after_the_deadline(run: Path, serve: Serve) -> None:
-    """A slow answer is not waited for to its end: the time is looked at between two blocks, and before each try."""
+    """A slow answer is aborted: the time is checked between two blocks, and before each try."""
     server, begin = serve(run), time.monotonic()
     store = open_published([server.url], until=begin + 3600)
     for each in store.elsewhere.sources:
@@ -302,7 +302,7 @@ def test_another_state_everywhere_is_no_match(copy: Path, serve: Serve) -> None:
 
 
 def test_a_stale_checkpoint_of_another_job(run: Path, copy: Path, serve: Serve, tmp_path: Path) -> None:
-    """At one address: the mirror's is taken. Everywhere: no match."""
+    """At one address: the mirror is used. At all: no match."""
     other = vgame.train(bundle("0.2"), tmp_path / "other").folder
     shutil.copy(other / STATE, copy / STATE)
     first, mirror = serve(copy), serve(run)

@@ -1,4 +1,4 @@
-"""A published run: nothing is fetched that no run of its order has, and messages keep its address to themselves."""
+"""A published run: fetches are bounded by the order, and messages do not show its address."""
 
 from __future__ import annotations
 

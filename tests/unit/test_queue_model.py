@@ -1,6 +1,6 @@
-"""The trainer's queue as a model: whatever the disputes wait for and whoever opens it, a trainer with one worker is
-charged two slots a duty at most, one where no stranger opens anything (docs/promises.md, T1). Twin:
-`VerificationGame._await`, `Trainer.defend`.
+"""The trainer's queue as a model: for all duties and all openings by others, a trainer with one worker is charged two
+slots a duty at most, one without openings by others (docs/promises.md, T1). Twin: `VerificationGame._await`,
+`Trainer.defend`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SLOT = 100
 
 @dataclass
 class Waiting:
-    """A dispute at a duty: when its clock starts, and what it waits for."""
+    """A dispute at a duty: the start of its clock, and its duty."""
 
     key: int
     start: int
@@ -23,7 +23,7 @@ class Waiting:
 
 @dataclass
 class Game:
-    """Disputes come to things; one worker serves the clock that starts first. `order`: how it chooses."""
+    """Disputes arrive at duties; one worker serves the clock that starts first. `order`: its rule of choice."""
 
     dice: random.Random
     disputes: int
@@ -39,7 +39,7 @@ class Game:
     worst: int = 0
 
     def arrive(self, number: int) -> None:
-        """The auditor moves: the grace is a slot for each other thing that is awaited now."""
+        """The auditor moves: the grace is a slot for each other duty that is awaited now."""
         if not self.left[number]:
             return
         self.left[number] -= 1
@@ -52,7 +52,7 @@ class Game:
         self.arrivals[number] = (self.now, -number)
 
     def open(self, key: int) -> None:
-        """By the trainer or a stranger: all that wait for it are charged from when their clocks started."""
+        """By the trainer or another account: all waiting disputes are charged from the starts of their clocks."""
         self.opened.add(key)
         for number, w in list(self.waiting.items()):
             if w.key == key:
@@ -65,7 +65,7 @@ class Game:
         return min(self.waiting.items(), key=lambda item: (item[1].start, item[0]))[1].key
 
     def play(self) -> int:
-        """The most that a duty was charged, in seconds."""
+        """The largest charge of a duty, in seconds."""
         self.left = dict.fromkeys(range(self.disputes), self.duties)
         while any(self.left.values()) or self.waiting:
             movers = [n for n in self.left if n not in self.waiting and self.dice.random() < 0.6]
@@ -104,5 +104,5 @@ def test_work_made_idle_by_another_account_costs_one_more_slot() -> None:
 
 
 def test_the_order_of_numbers_would_charge_more() -> None:
-    """What was done before: by the time of the auditor's move, then by number."""
+    """The earlier rule: by the time of the auditor's move, then by number."""
     assert max(worst(seed, 0, "number") for seed in range(1000)) > SLOT

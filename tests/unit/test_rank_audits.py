@@ -22,7 +22,7 @@ def run(tmp_path_factory) -> Path:
 
 
 def audited(run: Path, *options: str, world: int = 2) -> tuple[list[int], list[dict], str]:
-    """Exit codes, what was said in JSON, and complaints."""
+    """Exit codes, JSON output, and errors."""
     ranks = Ranks(world, [run], run, line=["-m", "vgame", "audit", str(run), "--json", *options])
     said = [p.communicate(timeout=120) for p in ranks.processes]
     lines = [json.loads(line) for out, _ in said for line in out.splitlines()]

@@ -1,4 +1,4 @@
-"""A rank that computes other bits is found by another rank that does its work again, and named."""
+"""A rank that computes other bits is found by another rank that repeats its work, and named."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def bundle():
 
 
 def errors(bundle, world: int, broken: int | None, times: int = 10**9, vendor: Vendor | None = None) -> list[str]:
-    """What every rank says after two steps that are both computed twice; its state root, if nothing. The broken one's
-    products are wrong, or its library is."""
+    """Every rank's error after two steps that are both computed twice, or its state root. The broken rank has wrong
+    products, or a wrong library."""
 
     def work(group: LocalGroup) -> str:
         with using(vendor) if vendor and group.rank == broken else nullcontext():
@@ -85,8 +85,8 @@ def test_a_fault_that_does_not_recur_is_reported(bundle):
 
 @pytest.mark.parametrize(("world", "broken"), [(2, 0), (2, 1), (3, 1), (4, 3)])
 def test_a_rank_that_adds_up_its_terms_wrongly_is_named(world, broken):
-    """Its error is the same in both plays, and so are the words; the sums of one part are compared, and the exact terms
-    say who is wrong."""
+    """Its error is the same in both executions, and so are the words; the sums of one part are compared, and the exact
+    terms decide."""
     bundle = prepared(rows_task(240))
 
     def part(rank: int) -> list:

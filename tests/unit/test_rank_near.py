@@ -1,4 +1,4 @@
-"""Pieces through memory that ranks of one host share: the right words, as long as somebody looks at them."""
+"""Pieces through memory that ranks of one host share: the right words while views exist."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def ended() -> int:
 def test_a_process_that_has_ended_is_not_waited_for(ended):
     second = meet(3)[1]
     second.addresses[0][0] = ended
-    for waits_for in (0, 2):  # who may wait for the one that has ended
+    for waits_for in (0, 2):  # it may wait for the ended one
         with pytest.raises(Gone, match="rank 0 has ended"):
             second.expect(waits_for, 1)()
 
@@ -134,7 +134,7 @@ def test_ranks_of_other_hosts_share_nothing(monkeypatch, ended):
 
 
 def test_a_piece_for_two_is_not_written_over_between_their_letters():
-    """The first of them takes it and gives it back as soon as its letter is there, before another piece is written."""
+    """The first receiver returns it as soon as its letter arrives, before another piece is written."""
     first, second, third, fourth = meet(4)
     one, other = (torch.full((8,), n, dtype=torch.int32) for n in (1, 2))
     takes, write = [rank.expect(0, 8) for rank in (second, third, fourth)], first._write
@@ -162,7 +162,7 @@ def test_counts_go_round():
 
 
 def blocks() -> list[str]:
-    """Memory to share that this process keeps."""
+    """Shared memory held by this process."""
     gc.collect()
     files = [f"/proc/self/fd/{file}" for file in os.listdir("/proc/self/fd")]
     return [file for file in files if os.path.lexists(file) and "memfd:vgame" in os.readlink(file)]

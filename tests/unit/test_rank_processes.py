@@ -1,5 +1,4 @@
-"""Ranks as processes, over gloo: the same run root, begun with some and ended with others; who dies or hangs is
-named."""
+"""Ranks as processes, over gloo: the same run root, for changing numbers of ranks; a dead or hanging rank is named."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def until(run: Path, checkpoints: int, ranks: Ranks) -> None:
 
 
 def kill_through(bundle: Path, run: Path, worlds: tuple[int, ...], seed: int) -> None:
-    """Begun with the first number of ranks, one of which is killed somewhere; so on with the next; ended with one."""
+    """Start with the first number of ranks, kill one of them somewhere; continue with the next number; end with one."""
     rng = random.Random(seed)
     for world in worlds:
         ranks, victim = Ranks(world, [bundle], run), rng.randrange(world)

@@ -1,4 +1,4 @@
-"""Shares of hashing: the root of a tensor that ranks hold in parts, whatever the parts, is that of the whole one."""
+"""Shares of hashing: the root of a tensor held in any parts is that of the whole one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def drawn(rng: random.Random, most: int) -> tuple[torch.Tensor, Form]:
 
 
 def roots_of(state: list[tuple[torch.Tensor, Form]], world: int) -> list[bytes]:
-    """As the ranks find them; what each tensor gathered on rank 0 is, too."""
+    """The roots computed by the ranks; also checks each tensor gathered on rank 0."""
 
     def work(group: LocalGroup) -> list[bytes]:
         share = Share(group.rank, world)

@@ -1,4 +1,4 @@
-"""Rank 0 drives a run, the others follow: where it diverges, what is resumed, who looks at its states."""
+"""Rank 0 drives a run, the others follow: divergence, resuming, reads of its states."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_slots_in_parts_are_gathered_and_looked_at_in_time_only(tmp_path):
 
 
 def test_a_whole_tensor_is_one_piece_for_all():
-    """So it is written once, whoever reads it."""
+    """So it is written once for all readers."""
     seen = []
     group = SimpleNamespace(rank=0, world=4, swap=lambda pieces, sizes: seen.append(len({id(p) for p in pieces})))
     plan = SimpleNamespace(state=(None, Split(4, 2)))

@@ -1,5 +1,4 @@
-"""Ranks in one process: the parts of a step give the bits of the whole one, whatever the number of ranks
-(docs/ranks.md)."""
+"""Ranks in one process: the parts of a step give the bits of the whole one, for any number of ranks (docs/ranks.md)."""
 
 from __future__ import annotations
 
@@ -122,8 +121,7 @@ def test_sums_beyond_the_longest(monkeypatch):
 
 
 def test_rows_are_looked_up_where_they_are(monkeypatch):
-    """The loss reads one word of each row: all indices lie with the rank that has the row, until they are turned
-    around."""
+    """The loss reads one word of each row: each index is on the rank with the row, until they are reversed."""
     bundle = prepared(rows_task(10))
     part = part_of(bundle.program, make_plan(bundle.program, 3), 0).operators
     assert any(isinstance(op, Looked) for op in part)

@@ -1,5 +1,5 @@
-"""An audit on a Ray cluster says what one process says, whatever becomes of its tasks. The cluster is another
-process's."""
+"""An audit on a Ray cluster has the verdict of one process, even if tasks fail. The cluster belongs to another
+process."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_address_that_is_none(run: Path, tmp_path: Path, bad: str) -> None:
 
 
 class TestConnected:
-    """What a process does that has its own connection, which stays: workers that are there are used again."""
+    """A process with its own connection, which stays open: existing workers are reused."""
 
     @pytest.fixture(scope="class", autouse=True)
     def connection(self, address: str) -> Iterator[None]:
@@ -119,7 +119,7 @@ class TestConnected:
         assert done[-1][1:3] == (6 - known, 6 - known)
 
     def test_a_signal_ends_it_at_once(self, run: Path, tmp_path: Path, address: str) -> None:
-        """While its processes are stopped, and would never end by themselves."""
+        """While its processes are stopped and would never end by themselves."""
         copy, told = Path(shutil.copytree(run, tmp_path / "copy")), []
 
         def stop() -> None:

@@ -1,5 +1,5 @@
-"""The reference's elementary functions against the C library's binary64 ones, and where those cannot tell, settled
-vectors."""
+"""The reference's elementary functions against the C library's binary64 ones, and settled vectors where those are
+undecided."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_sum_and_one_hot_sum() -> None:
         ([NAN, ONE], [0, ONE], NAN),
         ([0xFFC00001, INF], [ONE, ONE], NAN),
         ([LARGEST, LARGEST], [ONE, ONE], INF),
-        ([LARGEST, LARGEST, LARGEST], [ONE, ONE, MINUS_ONE], LARGEST),  # overflow is decided at the end only
+        ([LARGEST, LARGEST, LARGEST], [ONE, ONE, MINUS_ONE], LARGEST),  # overflow is decided only at the end
     ],
 )
 def test_dot_rules(a: list[int], b: list[int], expected: int) -> None:

@@ -1,4 +1,4 @@
-"""What is said where nobody can hear it: an agent plays on, any other command has failed; both in one sentence."""
+"""Output that cannot be written: an agent plays on, any other command has failed; both with one sentence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ cli.main()
 
 @pytest.fixture(params=["full disk", "broken pipe"])
 def deaf(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
-    """(a file that takes nothing, the reason)"""
+    """(a file that cannot be written, the reason)"""
     if request.param == "full disk":
         if not Path("/dev/full").exists():
             pytest.skip("this system has no /dev/full")
@@ -54,7 +54,7 @@ def deaf(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_agent_plays_on(deaf: tuple[int, str], json_lines: bool) -> None:
-    """Its bond is at stake, whoever listens."""
+    """Its bond is at stake, with or without readers."""
     result = say("trainer", json_lines, deaf[0])
     assert result.stderr.splitlines() == [
         f"vgame: what the trainer says cannot be written: {deaf[1]}; it plays on, unheard",
@@ -65,7 +65,7 @@ def test_agent_plays_on(deaf: tuple[int, str], json_lines: bool) -> None:
 
 @pytest.mark.parametrize("json_lines", [False, True])
 def test_command_has_failed(deaf: tuple[int, str], json_lines: bool) -> None:
-    """Its output is what it is for."""
+    """Its output is its purpose."""
     result = say("", json_lines, deaf[0])
     assert result.stderr.splitlines() == [f"vgame: the output cannot be written: {deaf[1]}"]
     assert result.returncode == 1

@@ -1,4 +1,5 @@
-"""Loops bear what an endpoint shows: any error of one look is said with its place, and no single word ends them."""
+"""Loops survive an endpoint's errors: any error of one look is reported with its place, and no single reply ends
+them."""
 
 from __future__ import annotations
 

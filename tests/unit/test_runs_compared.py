@@ -1,4 +1,4 @@
-"""Runs in progress, diverged or made again: what an audit and `locate` say of them."""
+"""Audits and `locate` on runs in progress, diverged or repeated."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_segment_or_sample(run: Path) -> None:
 
 
 def diverged(run: Path, step: int) -> Path:
-    """A run that says so at a step, and holds what came before."""
+    """A run with a recorded divergence at a step, and the earlier data."""
     store = open_run(run, writable=True)
     store.roots = store.roots[: (step - 1) // INTERVAL]
     (run / "roots.bin").write_bytes(b"".join(store.roots))
@@ -126,7 +126,7 @@ def test_locate_names_a_divergence_that_only_one_run_has(
 
 def test_locate_accepts_a_run_in_progress(begun: Path, trained: Path, tmp_path: Path) -> None:
     other = diverged(shutil.copytree(trained, tmp_path / "other"), 3)
-    assert locate(begun, other, "default", QUIET) is None  # one has not come to where the other diverged
+    assert locate(begun, other, "default", QUIET) is None  # one has not reached the other's divergence
     assert locate(other, other, "default", QUIET) is None
 
 

@@ -1,4 +1,4 @@
-"""A DataLoader as a job's data: which samples its sampler reads, in what order, how many batches an epoch has."""
+"""A DataLoader as a job's data: the samples of its sampler, their order, the number of batches of an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers say, in replies, addresses and names: read in one way, bounded, and harmless on a terminal."""
+"""Untrusted text in replies, addresses and names: read in one way, bounded, and harmless on a terminal."""
 
 from __future__ import annotations
 
@@ -170,13 +170,13 @@ def test_a_malformed_keystore_is_one_sentence(text: str, tmp_path: Path, monkeyp
     ],
 )  # fmt: skip
 def test_a_key_is_hidden_as_any_library_writes_it(key: str, printed: str) -> None:
-    """Each encodes other letters: a signature was printed whole, its slash decoded and the rest not."""
+    """Each encodes other letters: a signature with a decoded slash must not be printed."""
     hidden = hide_secrets(f"no answer from /run?sig={printed}&x", f"https://node.example/run?sig={key}&x=1")
     assert printed not in hidden and "RET" not in hidden and "RHI" not in hidden
 
 
 @pytest.mark.parametrize("url", ["http://user:Pass\\word99@node.example", "http://u:SECRET\\@node.example/x"])
 def test_a_backslash_makes_the_host_uncertain(url: str) -> None:
-    """Libraries read it as a slash: the password would be a path."""
+    """Libraries read it as a slash, so the password would be a path."""
     shown = without_secrets(url) + hide_secrets(f"bad URL: {url}", url)
     assert "Pass" not in shown and "SECRET" not in shown

@@ -1,4 +1,4 @@
-"""A role as it is watched from outside: its log, its health, its metrics."""
+"""A role watched from outside: its log, its health, its metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vgame.system.progress import Reporter
 
 
 def spoken(telemetry: Telemetry | None = None, log: Path | None = None) -> Reporter:
-    """A reporter that has said a few things."""
+    """A reporter after a few events."""
     reporter = Reporter(True, "auditor")
     if telemetry:
         reporter.listeners.append(telemetry.hear)
@@ -112,7 +112,7 @@ def value(telemetry: Telemetry, name: str) -> float:
 
 
 def test_an_idle_healthy_role_is_alive_and_a_troubled_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A role with nothing to say has rounds; one whose endpoint is away says a lot, and has none that ends well."""
+    """An idle role has rounds but no events; one whose endpoint is away has many events, and no successful round."""
     now = [1000.0]
     monkeypatch.setattr("vgame.agents.telemetry.time.time", lambda: now[0])
     telemetry = Telemetry("auditor")

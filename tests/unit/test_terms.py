@@ -128,7 +128,7 @@ DELIVERY = {"confirm_window": 1, "key_window": 1, "complaint_window": 1}
 
 
 def test_windows_of_delivery_are_proposed_only_where_it_is_ordered(bundle: Bundle) -> None:
-    """They follow size and hashing; the key's window is what a trainer insists on."""
+    """They depend on size and hashing; the key's window is the trainer's minimum."""
     assert safe_terms(bundle, PACE, Prices()).confirm_window == 0
     ordered = replace(bundle, terms=bundle.terms.model_copy(update=DELIVERY))
     prices = Prices(inclusion=15, censorship=KEPT_OUT)
@@ -138,7 +138,7 @@ def test_windows_of_delivery_are_proposed_only_where_it_is_ordered(bundle: Bundl
     assert terms.key_window == 900 + 64 * 15 + KEPT_OUT
     assert terms.confirm_window == math.ceil(1.25 * (terms.key_window + 2 * fetch + KEPT_OUT))
     assert terms.complaint_window == 16 + 15 + KEPT_OUT
-    # A request is sent when less than this is left, and known as refused before the last fifth.
+    # A request is sent when less than this is left, and its refusal is known before the last fifth.
     presses = max(terms.confirm_window // 2, terms.key_window + terms.confirm_window // 5)
     assert terms.confirm_window - presses >= fetch
     assert trainer_shortcomings(replace(bundle, terms=terms), PACE, PRICE) == []
@@ -151,7 +151,7 @@ def test_windows_of_delivery_are_proposed_only_where_it_is_ordered(bundle: Bundl
 
 
 def test_an_accused_trainer_pays_for_the_proof(bundle: Bundle) -> None:
-    """A false accuser falls silent at the element."""
+    """A false accuser stops answering at the element."""
     duties = ("postSegment", "postTrace", "openLeaf", "postPartials", "prove")
     moves, gas = count_moves(bundle), gas_of(bundle)
     reveals = (moves.trainer - len(duties)) * gas["reveal"]
@@ -195,7 +195,7 @@ def test_proposed_terms_are_accepted(bundle: Bundle, depth: int, censorship: int
     order = replace(bundle, depth=depth, terms=small)
     order = replace(order, terms=safe_terms(order, PACE, Prices(PRICE, censorship=censorship)))
     assert trainer_shortcomings(order, PACE, PRICE) == auditor_shortcomings(order, PACE) == []
-    assert order.terms.auditor_bond <= order.terms.trainer_bond  # what an auditor stakes without being told more
+    assert order.terms.auditor_bond <= order.terms.trainer_bond  # an auditor's default stake limit
     Terms.model_validate(order.terms.model_dump())
 
 
@@ -281,7 +281,7 @@ def test_the_pace_is_measured(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_contracts_least_bond_is_below_the_cheapest_dispute_and_its_ratio_is_as_stated() -> None:
-    """Never a safe order refused; docs/economics.md states the figures."""
+    """No safe order is refused; docs/economics.md has the figures."""
     source = (Path(__file__).resolve().parents[2] / "contracts" / "Settlement.sol").read_text()
     least = int(re.search(r"DISPUTE_GAS = ([\d_]+);", source)[1])
     cheapest = {

@@ -1,4 +1,4 @@
-"""Threads of our own: order, errors, what they share and what they leave alone."""
+"""vgame's own threads: order, errors, shared and untouched settings."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_threads_copy_every_word(shape: tuple[int, ...], monkeypatch: pytest.Mon
 
 @pytest.fixture
 def busy() -> Iterator[threading.Event]:
-    """Both helpers do something that was offered for later, until the event."""
+    """Both helpers do deferred work until the event."""
     arrived, enough, later = threading.Barrier(3, timeout=60), threading.Event(), Later()
     later.start([lambda: (arrived.wait(), enough.wait(60))] * 2)
     arrived.wait()
@@ -111,7 +111,7 @@ def test_stopped_work_is_not_begun(busy: threading.Event) -> None:
     later.stop()
     offers = later._offers = _offer(_patient, [lambda: done.append(1)] * 2)
     offers[0].withdraw()
-    later.stop()  # also where an interrupt came in between
+    later.stop()  # also after an interrupt in between
     busy.set()
     later.finish()
     each([lambda: None] * 3)
@@ -148,12 +148,12 @@ def test_an_error_of_deferred_work_is_raised_at_its_end(bad: int) -> None:
 
 
 def test_a_waiting_owner_does_deferred_work() -> None:
-    """The helpers' jobs end only when the offer that came meanwhile is done, so the caller has to do it."""
+    """The helpers' jobs end only after the new deferred work is done, so the caller has to do it."""
     caller, did, later = threading.current_thread(), [], Later()
     together, offered, over = threading.Barrier(4, timeout=60), threading.Event(), threading.Event()
 
     def offer() -> None:
-        torch.get_num_threads()  # begins with what another thread set last
+        torch.get_num_threads()  # starts with the last setting of another thread
         torch.set_num_threads(3)
         together.wait()
         later.start([lambda: (did.append(threading.current_thread()), over.set())])
@@ -171,7 +171,7 @@ def test_a_waiting_owner_does_deferred_work() -> None:
 
 
 def test_helpers_keep_subnormal_numbers_and_need_no_gradients() -> None:
-    """Whatever the thread that made them was set to."""
+    """For all settings of the thread that started them."""
     together, made = threading.Barrier(3, timeout=60), []
 
     def job() -> tuple[bool, bool]:

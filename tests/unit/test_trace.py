@@ -1,4 +1,4 @@
-"""`vgame trace`: what it tells is what a dispute over the run would reveal."""
+"""`vgame trace` shows the data that a dispute over the run would reveal."""
 
 from __future__ import annotations
 

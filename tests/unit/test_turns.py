@@ -1,5 +1,5 @@
-"""Losses that take turns in one step: each sees what the optimizers before it have done (a GAN as people write it),
-beside torch's loop."""
+"""Losses that take turns in one step: each sees the effect of the optimizers before it (a usual GAN), compared with
+torch's loop."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def task(**options) -> vgame.Task:
 
 
 def loop(task: vgame.Task, losses: list[Callable], each: Callable = lambda o: None) -> tuple[nn.Module, list[float]]:
-    """The loop as people write it, in binary64."""
+    """The usual loop, in binary64."""
     model = copy.deepcopy(task.model).double().train()
     steppers, told = optimizers(model), []
     for step in range(STEPS):
@@ -91,7 +91,7 @@ def test_the_second_loss_sees_the_first_ones_step(tmp_path: Path, clip: float | 
 
 
 def test_the_order_of_the_turns_matters(tmp_path: Path) -> None:
-    """The comparison above can fail: a generator that saw the old critic is another one."""
+    """The comparison above can fail: a generator step with the old critic gives other words."""
     first = trained(task(), tmp_path / "first").state_dict()
     swapped = task(loss=[generator_loss, critic_loss])
     swapped = replace(swapped, optimizer=optimizers(swapped.model)[::-1])

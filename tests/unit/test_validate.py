@@ -86,7 +86,7 @@ def test_the_program_that_the_others_differ_from_is_valid() -> None:
 
 @dataclass(frozen=True)
 class Broken:
-    """The operator at `index` is replaced by `change(it)`; the message that this deserves."""
+    """The operator at `index` is replaced by `change(it)`; the expected message."""
 
     index: int
     change: Callable[[Any], Operator]
@@ -362,7 +362,7 @@ def test_proofs_too_large_for_a_transaction_are_refused(kind: str, most: int) ->
 
 
 def test_a_scalar_is_opened_in_the_table_of_all_steps() -> None:
-    """However many steps the order has: the program does not say."""
+    """For any number of steps: it is not in the program."""
     tensors = tensors_of(long_row(argmax(1)), [(1, False)])
     scalar, datum = (
         Map(Function.NEG, (1,), (identity_access(Ref(c, 0), 1),), False) for c in (RefClass.SCALAR, RefClass.DATA)
@@ -388,7 +388,7 @@ def test_a_maximum_in_blocks_may_be_of_any_length() -> None:
 
 
 class Whole(list):
-    """A list of which nobody takes a part."""
+    """A list that is never sliced."""
 
     def __getitem__(self, index: Any) -> Any:
         assert isinstance(index, int), "a part of all operators for each of them: the square of their number in time"

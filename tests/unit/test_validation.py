@@ -1,5 +1,4 @@
-"""The program is compared with the task's own code (docs/validation.md): right programs pass, and are found where they
-differ."""
+"""The program is compared with the task's own code (docs/validation.md): right programs pass, wrong ones are found."""
 
 from __future__ import annotations
 
@@ -114,7 +113,7 @@ def test_losses_that_take_turns() -> None:
     assert report(Task(model, losses, optimizers, data(), 4)).complete
 
 
-# ---- what is found ----
+# ---- found differences ----
 
 
 def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +131,7 @@ def test_a_layer_that_the_program_does_not_train_is_found() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             hidden = self.first(x)
             if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
-                hidden = hidden.detach()  # what a capture that sees other code than eager does to a graph
+                hidden = hidden.detach()  # the effect of a capture that traces other code than eager
             return self.second(hidden)
 
     with pytest.raises(ValidationError, match=r"first.weight differs .* the program gives it none, your code does"):
@@ -145,7 +144,7 @@ def no_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def nth_call() -> int:
-    """Counted where no capture looks."""
+    """Counted outside the capture's view."""
     os.environ["CALLS"] = str(int(os.environ["CALLS"]) + 1)
     return int(os.environ["CALLS"])
 
@@ -198,7 +197,7 @@ def test_the_comparison_is_in_the_bundle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", ["{}", "[]", '{"compared": {"loss": "many"}}', "{"])
 def test_a_record_that_is_none_is_refused_when_the_bundle_is_read(found: str, tmp_path: Path) -> None:
-    """Bundles come from strangers; a notebook and a model card show the record."""
+    """Bundles are untrusted; a notebook and a model card show the record."""
     vgame.prepare(vgame.Job(task(), steps=3, interval=1, seed=1), validate=0).save(tmp_path)
     (tmp_path / "validation.json").write_text(found)
     with pytest.raises(BundleError, match=r"validation\.json is damaged: .*delete it, no root depends on it"):
@@ -216,7 +215,7 @@ def test_a_number_of_seconds_is_expected(monkeypatch: pytest.MonkeyPatch) -> Non
     assert vgame.prepare(job).validation["validated"]
 
 
-# ---- data, and what is held beside the model ----
+# ---- data, and state outside the model ----
 
 
 class Pairs(torch.utils.data.Dataset):

@@ -1,4 +1,4 @@
-"""Validation ends where its seconds or its memory end, and says so."""
+"""Validation stops at its limits of seconds and memory, and reports it."""
 
 from __future__ import annotations
 

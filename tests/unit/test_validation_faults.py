@@ -1,7 +1,7 @@
 """Faults that are planted in rules, optimizers, clipping, averages and batches: validation finds each.
 
-A fault of a rule multiplies one of its results by 1 + 2^-22, an ulp of binary32 or two: what no comparison in binary32
-could tell from rounding.
+A fault of a rule multiplies one of its results by 1 + 2^-22, an ulp of binary32 or two: in binary32 it could not be
+distinguished from rounding.
 """
 
 from __future__ import annotations
@@ -199,13 +199,13 @@ def _without_the_first(b: Builder, task: Task, state: Any) -> Any:
 
 
 def _read_on(b: Builder, task: Task, state: Any) -> Any:
-    """The position one sample too late."""
+    """The read position is one sample too late."""
     rows, position = SAMPLES(b, task, state)
     return rows, b.map(Function.IADD, position, 1)
 
 
 def _words(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """What training starts from is another tensor."""
+    """One initial tensor is different."""
     return patch.object(lower, "as_words", lambda n, t: change(WORDS_OF(n, t)) if n == name else WORDS_OF(n, t))
 
 
@@ -237,7 +237,7 @@ def _later_by_one(first: int) -> Any:
 
 
 def _averaged(self: Any, name: str, column: Any, exact: Any = None) -> Value:
-    """The share of the last step is another one."""
+    """The share of the last step is different."""
     if name == "average":
         column[-1], exact = 0.5, None
     return SCALAR(self, name, column, exact)

@@ -1,4 +1,4 @@
-"""A validation that fails says where: the module, and the user's own line, whose result first differs."""
+"""A failed validation names the place: the module and the user's line whose result first differs."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_the_step_of_an_optimizer() -> None:
 
 
 def test_code_that_tests_the_class_of_a_parameter() -> None:
-    """A traced parameter is a tensor of another class, which no capture can hide from `type`."""
+    """A traced parameter has another class, which a capture cannot hide from `type`."""
 
     class Asking(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

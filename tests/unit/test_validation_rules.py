@@ -28,7 +28,7 @@ UNARY = (
     "exp expm1 log log1p log2 log10 exp2 sin cos tan sinh cosh tanh asinh atanh asin acos atan erf erfc sigmoid sqrt "
     "rsqrt reciprocal"
 )
-#: Name of the operator -> what computes with it, of x in (0, 1) and y around 0, [4, 6].
+#: Name of the operator -> function with it, of x in (0, 1) and y around 0, [4, 6].
 FUNCTIONS: dict[str, Callable[[T, T], T]] = {
     **{name: lambda x, y, f=getattr(torch, name): f(x) for name in UNARY.split(" ")},
     "acosh": lambda x, y: torch.acosh(1 + x),

@@ -1,5 +1,4 @@
-"""The fast paths give what tests/vectors/ holds, and the files are what the reference writes today
-(scripts/vectors.py)."""
+"""The fast paths reproduce tests/vectors/, and the files equal the reference's output (scripts/vectors.py)."""
 
 from __future__ import annotations
 
@@ -97,7 +96,7 @@ def mapped(function: Function, columns: list[tuple[int, ...]], bfloat16: bool = 
 
 
 class Longer:
-    """The functions, and a new one behind them."""
+    """The functions, and a new one after them."""
 
     def __iter__(self) -> Iterator[IntEnum]:
         return iter([*Function, IntEnum("Later", {"LATER": 18}).LATER])
@@ -159,7 +158,7 @@ def test_the_page_holds_the_table_of_functions() -> None:
     assert damaged != page and table["renewed"](damaged) == page
 
 
-#: (what docs/formats.md section 3 says of an operator, the rule that refuses it, a part of the refusal)
+#: (a sentence of docs/formats.md section 3 on an operator, the rule that refuses it, a part of the refusal)
 REFUSED = [
     (Map(Function.NEG, (), (Access(Ref(RefClass.DATA, 0), ()),), False), "index space of rank 0"),
     (Map(Function.NEG, (1,), (Access(Ref(RefClass.DATA, 0), (), ((0xFF, 0),)),), False), "read without dimensions"),
@@ -221,7 +220,7 @@ def rounded(value: Rate) -> int:
 
 
 def test_an_order_is_words_of_32_bytes_in_the_order_of_its_fields() -> None:
-    """What docs/formats.md says of the encoding; that the contract names a job so is played in every game."""
+    """The encoding in docs/formats.md; every game tests that the contract uses it for a job's identity."""
     found = load("job")
 
     def word(value: int | str) -> bytes:

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed: the
 
 
 def computed(recipes: list[dict[str, Any]]) -> list[Any]:
-    """What the page's script makes of recipes."""
+    """The results of the page's script for recipes."""
     done = subprocess.run(
         [str(NODE), "-e", EXACT.read_text() + DRIVER], input=json.dumps(recipes), capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""What the page shows beside the chain: own runs, own accounts, roles that answer and roles that do not."""
+"""Data of the page outside the chain: own runs, own accounts, roles that answer or not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vgame.watch.own import POINTS, Own, OwnRun, sampled
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small run of one's own."""
+    """A small own run."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
     data = {"x": torch.randn(24, 4), "y": torch.arange(24) % 3}
@@ -80,7 +80,7 @@ def test_losses_are_thinned_and_non_finite_ones_omitted() -> None:
 
 
 class Quiet:
-    """A game that nobody asks."""
+    """A game that is not queried."""
 
 
 def own(**given: Any) -> Own:
@@ -133,7 +133,7 @@ def test_a_role_that_answers_nonsense_is_an_alarm(answer: bytes) -> None:
 
 @contextmanager
 def raw(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that speaks as it likes."""
+    """A server with arbitrary replies."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -168,7 +168,7 @@ def dribble(to: socket.socket) -> None:
 def test_a_role_that_speaks_no_http_or_slowly_is_an_alarm(
     answer: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ended the page's thread, or held it for hours with one byte at a time."""
+    """It must neither end the page's thread nor delay it by single bytes."""
     monkeypatch.setattr("vgame.watch.own.SECONDS", 0.5)
     with raw(answer) as url:
         begin = time.monotonic()

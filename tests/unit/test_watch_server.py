@@ -1,4 +1,4 @@
-"""The page's server: for this machine's browsers alone, read-only, and true to the state that it was given."""
+"""The page's server: only for this machine's browsers, read-only, and equal to its state."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_taken_port_is_reported() -> None:
 
 
 def heard(hub: Hub, states: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a page has after the hub saw these states, one after the other."""
+    """The page's state after these states of the hub, one after the other."""
 
     async def listen() -> dict[str, Any]:
         async def never() -> bool:
@@ -119,7 +119,7 @@ def test_an_error_is_shown_beside_the_last_state_and_goes() -> None:
 
 
 def test_an_open_page_shows_changes() -> None:
-    """Over HTTP, from the hub's own thread: nobody looked, so the page stayed empty."""
+    """Over HTTP, from the hub's own thread: the first request starts the polling."""
     count = itertools.count()
     made = PageServer(Hub(lambda: {"game": {"now": next(count)}}, every=0.05))
     made.start()
@@ -148,7 +148,7 @@ def test_a_page_that_was_closed_is_not_looked_for(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("error", [IndexError("list index out of range"), RecursionError(), KeyError("\x1b[2J")])
 def test_no_error_ends_the_page(error: Exception) -> None:
-    """Fabricated events raise anything; the page stood still from then on, and said nothing."""
+    """Fabricated events raise anything; the page must report it and continue."""
     answers: list[Any] = [error, None]
 
     def look() -> dict[str, Any]:
@@ -165,7 +165,7 @@ def test_no_error_ends_the_page(error: Exception) -> None:
 
 
 def test_one_look_at_a_time(server: PageServer) -> None:
-    """A reader remembers what it has seen: two looks at once would mix theirs."""
+    """A reader has state: two reads at once would mix it."""
     inside, most = [], []
 
     def look() -> dict[str, Any]:
@@ -183,7 +183,7 @@ def test_one_look_at_a_time(server: PageServer) -> None:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_page_of_another_site_causes_no_reads(server: PageServer, site: str) -> None:
-    """It cannot read the answer, but each question would be dozens of requests to the node."""
+    """It cannot read the answer, but each request would cause dozens of requests to the node."""
     looks: list[int] = []
     server.hub.look = lambda: looks.append(1) or dict(GAME)
     for path in ("state", "events"):

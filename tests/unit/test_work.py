@@ -1,5 +1,5 @@
-"""A step that takes a stranger's auditor days is refused before anything is computed; what it computes is counted from
-the shapes."""
+"""A step that would take an auditor days is refused before anything is computed; its work is counted from the
+shapes."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_operations_of_a_step(operator: Operator, count: int) -> None:
 
 @pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
 def test_a_job_of_another_account(monkeypatch: pytest.MonkeyPatch, more: int, fits: bool) -> None:
-    """Products of 2^12 rows over one small tensor, so many that ten minutes of the fastest core do not suffice: refused
-    before an agent, which makes its executor first, accepts or disputes anything."""
+    """Products of 2^12 rows over one small tensor, more than ten minutes of work for the fastest core: refused before
+    an agent, which first makes its executor, accepts or disputes anything."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     count = LONGEST_STEP * FASTEST["cpu"] // 2**36 - 1 + more
     operators = [Contract(Variant.DOT, 1, 2**12, 2**12, 2**12, DATA, DATA)] * count

@@ -1,7 +1,7 @@
 """Torch models beside their lowered programs: the same steps in binary64 by torch and in exact binary32 by the
 executor.
 
-Here, and only here, a relative tolerance is right: torch is not the truth, the programs' bits are checked against the
+Here, and only here, a relative tolerance is right: torch is not exact; the programs' bits are checked against the
 reference elsewhere.
 """
 
@@ -72,7 +72,7 @@ class Recorded(nn.Module):
 
 
 def make(case: Case) -> Task:
-    """The case's task, its model recording its output; always the same."""
+    """The case's task, with a model that records its output; deterministic."""
     torch.manual_seed(0)
     data = dict(case.data())
     model = case.model().train()
@@ -84,7 +84,7 @@ def make(case: Case) -> Task:
 
 @contextmanager
 def noting_handlers() -> Iterator[None]:
-    """Which handlers run goes into EXERCISED."""
+    """Record the handlers that run in EXERCISED."""
 
     class Noted(dict):
         def get(self, key: Any, default: Any = None) -> Any:

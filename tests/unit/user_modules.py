@@ -1,4 +1,4 @@
-"""Modules as users write them: tied weights, embeddings, attention, recurrent cells, blocks of small models."""
+"""Typical user modules: tied weights, embeddings, attention, recurrent cells, blocks of small models."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Bags(nn.Module):
 
 
 class Attention(nn.Module):
-    """Scaled dot products [B, 2, 4, 3] with whatever options; rotary embeddings if asked for."""
+    """Scaled dot products [B, 2, 4, 3] with any options; rotary embeddings if chosen."""
 
     def __init__(self, rotary: bool = False, masked: bool = False, **options: object) -> None:
         super().__init__()
@@ -83,13 +83,13 @@ class Attention(nn.Module):
         q, k, v = self.project(x).view(*x.shape[:2], 2, 12).transpose(1, 2).split(4, -1)
         if self.rotary:
             q, k = self.rotate(q), self.rotate(k)
-        mask = (torch.arange(4)[:, None] > torch.arange(4)) if self.masked else None  # the first row sees nothing
+        mask = (torch.arange(4)[:, None] > torch.arange(4)) if self.masked else None  # the first row is fully masked
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.options)
         return y.transpose(1, 2).flatten(2)
 
 
 class ByHand(nn.Module):
-    """Attention as it is written out in many models: an additive mask of -inf, softmax over the last dimension."""
+    """Explicit attention, as in many models: an additive mask of -inf, softmax over the last dimension."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What people do with a run: take its weights, go on from them, start from others', compare a file with a claim."""
+"""Uses of a run: take its weights, continue from them, start from other weights, compare a file with a claim."""
 
 from __future__ import annotations
 

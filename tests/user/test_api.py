@@ -128,7 +128,7 @@ def test_a_type_that_changes_the_words_is_refused(bundle: vgame.Bundle, tmp_path
 
 
 def test_an_audit_compares_the_keys_with_the_order(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
-    """Another tensor under a tied key: spec.json says so, and if that is altered too, the client's order does."""
+    """Another tensor under a tied key: spec.json shows it, and if that is altered too, the client's order does."""
     bundle.save(tmp_path / "order")
     other = vgame.train(bundle, tmp_path / "run")
     assert vgame.audit(other, order=tmp_path / "order", segments=(1, 1)).match

@@ -1,5 +1,5 @@
-"""Mistakes of a first day: each is refused by one sentence, with the value, what is expected, what to write; with the
-user's own line where it is the user's code; and nothing is left half written."""
+"""Mistakes of a first day: each is refused by one sentence with value, expectation and remedy, and with the user's line
+if it is the user's code; no partial files are left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bfloat16 parameters in all files that a run goes through: bundle, run, export, weights, a run that goes on."""
+"""bfloat16 parameters in all files: bundle, run, export, weights, a continued run."""
 
 from __future__ import annotations
 

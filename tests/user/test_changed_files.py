@@ -1,5 +1,4 @@
-"""Data files that change behind their time of change: other words are trained on, audited, exported or ordered by
-nobody."""
+"""Data files that change without a new time of change: other words are not trained on, audited, exported or ordered."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from vgame.runs.metrics import Meter
 
 
 class Run:
-    """Stands in for the client of an experiment tracker, as wandb.init() and mlflow give one."""
+    """A stand-in for the client of an experiment tracker, like those of wandb.init() and mlflow."""
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, float | str]] = {}

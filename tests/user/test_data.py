@@ -1,4 +1,4 @@
-"""Data as training loops have it: a Dataset, a DataLoader with padding, orders that are drawn or given."""
+"""Data of training loops: a Dataset, a DataLoader with padding, drawn and given orders."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Seen(nn.Module):
 
 
 def read(samples: int, batch: int, steps: int, data=None, **options) -> list[list[int]]:
-    """What each step read, by the executor."""
+    """The samples read by each step, by the executor."""
     data = data or {"x": torch.arange(samples, dtype=torch.float32)}
     made = task(data, lambda m, b: m(b["x"]), Seen(batch), batch=batch, **options)
     lowered = lower_task(made, None, steps)

@@ -142,7 +142,7 @@ def test_unsupported_totals_are_refused(run: vgame.Run, tmp_path: Path, changed,
 
 @pytest.mark.parametrize("each, fits", [(2**23, True), (2**25, False), (-(2**25), False)])
 def test_a_total_beyond_32_bits_is_refused(run: vgame.Run, tmp_path: Path, each: int, fits: bool) -> None:
-    """40 samples of 2^25 are 2^30; at 2^31 the sum would begin again at -2^31, and was told so."""
+    """40 samples of 2^25 are 2^30; at 2^31 the sum would wrap to -2^31, and is refused."""
 
     def count(model: nn.Module, batch) -> dict[str, torch.Tensor]:
         return {"tokens": (torch.full_like(batch["y"], each) + 0 * model(batch["x"]).argmax(1)).sum()}

@@ -1,4 +1,4 @@
-"""What works without the packages of the extras `chain` and `demo`, and what is said where they are needed."""
+"""Functions that work without the packages of the extras `chain` and `demo`, and the errors of those that need them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COMMAND = "import sys; from vgame.cli import main; sys.argv = ['vgame', *{!r}]; 
 
 
 def child(code: str, folder: Path, missing: Sequence[str] = MISSING) -> subprocess.CompletedProcess:
-    """Python with packages that are there and cannot be imported: torch itself looks whether some are there."""
+    """Python with installed packages that cannot be imported: torch itself searches for some of them."""
     for name in missing:
         (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError('No module named {name}', name='{name}')")
     environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}

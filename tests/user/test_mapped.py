@@ -182,7 +182,7 @@ print(resident() - before)
 
 
 def grown(tmp_path: Path, rows: int) -> int:
-    """Bytes of memory that a training on a sparse file of that many rows of 4 KiB adds."""
+    """Additional memory, in bytes, of a training on a sparse file of that many rows of 4 KiB."""
     arguments = [sys.executable, "-c", LARGE, str(tmp_path / "x.npy"), str(tmp_path / "run"), str(rows)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]

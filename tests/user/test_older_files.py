@@ -1,4 +1,4 @@
-"""Files that an older vgame wrote: refused in a sentence that says what to do, and not touched."""
+"""Files of an older vgame: refused by one sentence with a remedy, and not changed."""
 
 from __future__ import annotations
 

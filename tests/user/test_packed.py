@@ -1,4 +1,4 @@
-"""Texts packed into rows of tokens: the rows, the recipe in the bundle, what is refused."""
+"""Texts packed into rows of tokens: the rows, the recipe in the bundle, refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_pieces_join_to_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_tokenizer_and_its_recipe_make_the_same_rows_elsewhere(tmp_path: Path, tokenizer) -> None:
     one = text(tmp_path / "one.txt", 400)
-    tokenizer.enable_truncation(3)  # settings of somebody's own calls are not the recipe's
+    tokenizer.enable_truncation(3)  # settings of a user's own calls do not affect the recipe
     rows = vgame.packed(one, tokenizer, length=8, end="[END]")
     expected = [tokenizer.token_to_id(word) for word in one.read_text().split()] + [1]
     assert rows.flatten().tolist() == expected[: len(expected) // 8 * 8]

@@ -1,5 +1,4 @@
-"""Refusals that teach: a sentence with the user's own line, what cannot be, what to write instead; and what it says to
-write works."""
+"""Refusals with a remedy: one sentence with the user's line, the problem and the replacement; the replacement works."""
 
 from __future__ import annotations
 

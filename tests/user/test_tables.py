@@ -1,5 +1,4 @@
-"""Columns of Arrow and Parquet files as data: the numbers that were saved, types looked at first, what is no tensor
-refused."""
+"""Columns of Arrow and Parquet files as data: the saved numbers, types checked first, other columns refused."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def arrow(path: Path, table: Any, stream: bool = True) -> None:
 
 
 def saved(folder: Path, names: tuple[str, ...] = ("b.arrow", "a.arrow")) -> Path:
-    """What save_to_disk leaves: the order of the files is the state's, not that of their names."""
+    """The files of save_to_disk: their order is that of the state, not of their names."""
     folder.mkdir()
     for name, part in zip(names, (columns(IDS[:7]), columns(IDS[7:])), strict=True):
         arrow(folder / name, part)

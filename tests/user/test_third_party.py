@@ -1,5 +1,5 @@
-"""What a third party computes from the pages about formats alone is what vgame computes: the golden program, and steps
-under autocast."""
+"""A third party's implementation of the pages on formats gives vgame's results: the golden program, and steps under
+autocast."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Pages typed as they stand, on `vgame chain`: a bonus; a delivery. On anvil: how a deployment is tried first, with the
-guide's roles."""
+"""Pages typed as they stand, on `vgame chain`: a bonus; a delivery. On anvil: a trial of a deployment, with the guide's
+roles."""
 
 from __future__ import annotations
 
@@ -110,6 +110,6 @@ def test_the_delivery_of_its_page_arrives(tmp_path: Path) -> None:
         with windows_passed(shell, f"http://127.0.0.1:{chain}"):
             told = shell.run(filled(delivery, {"8600": server}), 600)
         assert re.search(r"model\.safetensors: the state of job \w+, every leaf verified", told), told
-        assert told.count("waits for the key") == 1, told  # however many looks that takes
+        assert told.count("waits for the key") == 1, told  # for any number of looks
         assert (tmp_path / "model.safetensors").stat().st_size > 10**5
         shell.run("kill %1; wait %1")

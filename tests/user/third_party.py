@@ -1,5 +1,4 @@
-"""A step of a bundle as somebody computes it who has docs/formats.md and docs/numerics-bf16.md, NumPy and mpmath, but
-not vgame.
+"""A step of a bundle, computed from docs/formats.md and docs/numerics-bf16.md with NumPy and mpmath, without vgame.
 
 In: the bytes of a program file, and the tensors that it reads as uint32 words. Out: the words of every operator, the
 state after the step, roots. Each element is computed from exact numbers (Fraction) and rounded once. Slow, for small

@@ -1,5 +1,5 @@
-"""Modules as a user of torch writes them: three architectures of its tutorials, rewritten from their descriptions.
-Nothing here knows vgame but the factories at the end, and nothing in vgame knows of this file."""
+"""Modules as a user of torch writes them: three architectures of its tutorials, rewritten from their descriptions. Only
+the factories at the end use vgame, and vgame does not use this file."""
 
 from __future__ import annotations
 

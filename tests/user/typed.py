@@ -1,6 +1,6 @@
-"""A page as its reader uses it: its files are written, its shell blocks are typed into a terminal as they stand.
+"""Follow a page like its reader: write its files, type its shell blocks unchanged into a terminal.
 
-Only what a reader has to replace is replaced: names in capitals, and a port that may be in use.
+Only a reader's own values are replaced: names in capitals, and a port that may be in use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def files(text: str) -> Iterator[tuple[str, str]]:
 
 
 def blocks(text: str) -> list[str]:
-    """Every block that a shell is given, within a list too."""
+    """Every shell block, within a list too."""
     found = re.finditer(r"^( *)```sh\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block[2]) for block in found]
 
@@ -59,7 +59,7 @@ def inline(text: str, start: str) -> str:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """The text with a reader's own values; each is asked for."""
+    """The text with a reader's own values; each must occur."""
     for name, value in values.items():
         assert re.search(rf"\b{name}\b", text), f"{name} is not in {text!r}"
         text = re.sub(rf"\b{name}\b", value, text)
@@ -102,11 +102,11 @@ class Terminal:
         os.close(theirs)
 
     def type(self, text: str) -> None:
-        """What somebody types, and Enter."""
+        """Type a line, and Enter."""
         os.write(self._line, text.strip("\n").encode() + b"\n")
 
     def interrupt(self, seconds: float = 20) -> None:
-        """Ctrl-C, until the shell reads again: what is typed before may be lost."""
+        """Ctrl-C, then wait until the shell reads again: earlier input may be lost."""
         os.write(self._line, b"\x03")
         end = time.monotonic() + seconds
         while os.tcgetpgrp(self._line) != self._shell.pid:
@@ -115,7 +115,7 @@ class Terminal:
         time.sleep(0.5)  # it leaves the command that was interrupted
 
     def run(self, text: str, seconds: float = 60) -> str:
-        """What a command shows until it ends."""
+        """The output of a command until it ends."""
         mark = f"ended {time.monotonic_ns()}"
         before = len(self.seen)
         self.type(f"{text}\necho {mark.replace(' ', '  ')}")
@@ -133,7 +133,7 @@ class Terminal:
         return found
 
     def close(self) -> None:
-        """As a window is closed: bash ends, and its jobs."""
+        """Like closing a window: bash and its jobs end."""
         self._shell.send_signal(signal.SIGHUP)
         self._shell.wait(20)
         os.close(self._line)

@@ -58,7 +58,7 @@ def layer_decay():
     )
     optimizer = timm.optim.create_optimizer_v2(model, opt="adamw", lr=5e-4, weight_decay=0.05, layer_decay=0.75)
     for group in optimizer.param_groups:
-        group["lr"] *= group.get("lr_scale", 1.0)  # what timm's schedulers do
+        group["lr"] *= group.get("lr_scale", 1.0)  # the effect of timm's schedulers
     criterion = timm.loss.LabelSmoothingCrossEntropy()
     return job(model, lambda m, b: criterion(m(b["x"]), b["y"]), optimizer, images(8, 3, 32), clip=1.0)
 

@@ -1,5 +1,5 @@
-"""torchvision's transforms in a loss: those that draw nothing are captured, the random ones are refused by a sentence
-that names ours."""
+"""torchvision's transforms in a loss: deterministic ones are captured, random ones are refused by a sentence that names
+vgame's."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_transforms_that_draw_nothing_are_captured(transform) -> None:
 
 
 def test_the_names_are_torchvisions() -> None:
-    """Whoever changes the import changes nothing else, but for what torchvision does not have."""
+    """Only the import must change, except for transforms that torchvision does not have."""
     ours = set(vgame.augment.__all__) - {"TokenMasking"}
     assert all(hasattr(v2, name) for name in ours)
     assert torchvision.__version__

@@ -1,5 +1,5 @@
 """Each script of the tables is captured, trained and audited by other kernels with an equal root; or refused by one
-sentence that says what to change. experiments/training_scripts.py writes the same figures into docs/scripts.md.
+sentence with a remedy. experiments/training_scripts.py writes the same figures into docs/scripts.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Scripts of reinforcement learning, graphs, physics and functional torch, as pytorch.org's pages have them. What plays
-in an environment trains on episodes that were recorded before."""
+"""Scripts of reinforcement learning, graphs, physics and functional torch, as pytorch.org's pages have them.
+Reinforcement learning trains on recorded episodes."""
 
 from __future__ import annotations
 

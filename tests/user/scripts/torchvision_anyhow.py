@@ -1,5 +1,5 @@
-"""torchvision, also where it was built for another build of torch: its own operators (boxes, regions) are then missing,
-which transforms and timm's models do not need. Importing this module skips the test where it is not installed.
+"""torchvision, also if it was built for another build of torch: its own operators (boxes, regions) are then missing,
+which transforms and timm's models do not need. Importing this module skips the test if it is not installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Training scripts as the documentation of torch and others has them, written anew and small: each gives a job.
+"""Training scripts in the style of the documentation of torch and others, rewritten and small: each returns a job.
 
-A script's name says which page it follows. `refused`: what the sentence says that refuses it.
+A script's name is that of its page. `refused`: a part of the refusing sentence.
 """
 
 from __future__ import annotations

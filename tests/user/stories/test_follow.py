@@ -1,5 +1,5 @@
-"""Stories of users: losses over 20 steps follow the library's own loop in eager binary64 within 1e-6, or 1e-7 where
-they are small."""
+"""Stories of users: losses over 20 steps follow the library's own loop in eager binary64 within 1e-6, or 1e-7 for small
+losses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Sixteen stories of users beside those of test_follow.py: each trained for 20 steps as people write it.
+"""Sixteen stories of users in addition to test_follow.py: usual code, trained for 20 steps.
 
 Losses follow the library's own loop in eager binary64 within 1e-6, or 1e-7 where they are small. Where a loss draws
-random numbers (diffusion) or computes in bfloat16, the test says what is compared instead.
+random numbers (diffusion) or computes in bfloat16, the test compares something else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS, BATCH, SAMPLES = 20, 8, 32
 
 @dataclass
 class Story:
-    """What a user has. `follow`: how near the losses are to torch's, None: they draw random numbers."""
+    """A user's task. `follow`: tolerance of the losses against torch's; None: they draw random numbers."""
 
     model: nn.Module
     loss: Any
@@ -120,7 +120,7 @@ def diffusion() -> Story:
 
 
 class Carried(nn.Module):
-    """A network of two LSTM cells' worth of state that goes on from batch to batch."""
+    """A network with the state of two LSTM cells, carried from batch to batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def nadam() -> Story:
 
 
 class Lion(torch.optim.Optimizer):
-    """Somebody's own: sign of an interpolated momentum."""
+    """A user's own optimizer: sign of an interpolated momentum."""
 
     def __init__(self, parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.99), decay: float = 0.0):
         super().__init__(parameters, {"lr": lr, "betas": betas, "decay": decay})
