@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import itertools
 import math
+import platform
+import re
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import astuple, replace
 from fractions import Fraction
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 import torch
 from certified_data import FAMILIES, LEAST, dot_words, draw, words
+from numba import njit, types
 from perturbed import KINDS, perturbed_kernels
 from wide import of_many
 
 from vgame.arithmetic.certified import dot, own_kernels
 from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, places_of
 from vgame.arithmetic.numba import products as own
-from vgame.arithmetic.numba.fused_tile import FORMS, Form, form_of
+from vgame.arithmetic.numba.fused_tile import FORMS, Form, form_of, fused_tile
 from vgame.arithmetic.torch import products, rounding_test
 from vgame.arithmetic.vendor import NATIVE, using
 from vgame.execute.devices import use_device
@@ -93,6 +97,27 @@ def test_every_form(tiles: Form) -> None:
         a, b = draw("wide", 1, m, k), draw("wide", 1, n, k, seed=1)
         assert torch.equal(sums_of(a, b, tiles)[0], sums_of(a, b)[0])
     assert_in_order(draw("any bits", 1, 13, 7), draw("any bits", 1, 17, 7), tiles)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="compiles for other processors of x86 only")
+@pytest.mark.parametrize(("name", "processor"), [("avx512f", "skylake-avx512"), ("fma", "haswell")])
+def test_the_sums_of_a_tile_stay_in_registers(name: str, processor: str) -> None:
+    """No vector goes to or comes from the stack between multiply-adds."""
+    rows, vectors, lanes, columns = *astuple(FORMS[name]), FORMS[name].columns
+
+    @njit(error_model="numpy")
+    def tile(a, b, c, terms):
+        fused_tile(rows, vectors, lanes, a, 0, b, 0, c, 0, columns, terms, False)
+
+    array = types.float64[::1]
+    tile.compile((array, array, array, types.intp))
+    code = re.sub(r'"target-(cpu|features)"="[^"]*"', "", *tile.inspect_llvm().values())
+    target = llvm.Target.from_default_triple().create_target_machine(cpu=processor, features="-prefer-256-bit", opt=3)
+    lines = target.emit_assembly(llvm.parse_assembly(code)).splitlines()
+    places = [i for i, line in enumerate(lines) if "vfmadd" in line]
+    assert len(places) >= 2 * rows * vectors
+    between = lines[places[0] : places[-1]]
+    assert [line for line in between if re.search(r"\(%r[sb]p\).*mm\d|mm\d.*\(%r[sb]p\)", line)] == []
 
 
 def layouts(x: torch.Tensor) -> Iterator[Matrix]:

@@ -143,8 +143,10 @@ def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, 
 
     def step(code: _Code, left: Any, right: Any, *sums: Any) -> list[Any]:
         held = [code.load(code.at(right, v * wide.count), wide) for v in range(width)]
-        words = [code.repeat(code.builder.load(code.at(left, i)), wide.count) for i in range(height)]
-        made = [code.fma(word, b, sums[i * width + v]) for i, word in enumerate(words) for v, b in enumerate(held)]
+        made = []
+        for i in range(height):  # one word of a at a time: LLVM keeps their order, and has no registers for all of them
+            word = code.repeat(code.builder.load(code.at(left, i)), wide.count)
+            made += [code.fma(word, b, sums[i * width + v]) for v, b in enumerate(held)]
         return [code.at(left, height), code.at(right, columns), *made]
 
     def generate(context, builder, signature, arguments):
