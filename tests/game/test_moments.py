@@ -237,6 +237,30 @@ def test_a_moment_without_disputes_measures_nothing(
     assert measured == [1]
 
 
+def test_a_restart_beside_a_node_that_stands_still_measures_nothing(
+    scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
+) -> None:
+    """One of two balanced nodes stopped before the stake. The pace is known from the process before."""
+    play, measured = scene.claimed(SETUP, LIE), list[int]()
+    limits = Limits(jobs=frozenset({play.id}), any_clocks=True)
+    first = watch(play, limits)
+    first.stakes = Stakes(first.game, tmp_path / "memory")
+    first.stakes.watch()
+    for _ in range(4):
+        rounds(first, 1)
+        play.advance(15)
+    assert staked(play, first) == 1
+    run = first.computation
+    run.rehearse = lambda: measured.append(1)
+    again = AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
+    before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
+    again.game.jobs = lambda jobs: [before for _ in jobs]
+    for _ in range(4):
+        rounds(again, 1)
+        play.advance(15)
+    assert not measured
+
+
 # ---- the client's money ----
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -13,7 +14,8 @@ from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase, Standing, Turn
 from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.player import PAUSE
+from vgame.dispute.pauses import PAUSE
+from vgame.dispute.player import Player
 from vgame.errors import LostRace
 
 
@@ -54,6 +56,11 @@ def test_a_move_that_lost_a_race_is_reported() -> None:
         assert play.dispute().level is Level.ELEMENT
 
 
+def let_go(player: Player) -> None:
+    """Its pauses are over."""
+    player.pauses.known = {call: (seconds, time.monotonic()) for call, (seconds, _) in player.pauses.known.items()}
+
+
 def test_a_timeout_that_reverts_is_sent_less_and_less_often() -> None:
     """An endpoint that shows a false end, and estimates its `timeout`, had it sent in every round: gas each time."""
     with embedded_chain() as chain:
@@ -69,13 +76,13 @@ def test_a_timeout_that_reverts_is_sent_less_and_less_often() -> None:
 
         with patch.object(Wallet, "send", starved):
             for number in (1, 2, 3):
-                auditor.timeouts_from = 0.0  # the wait is over
+                let_go(auditor)
                 with pytest.raises(LostRace, match="timeout"):
                     auditor.step()
                 assert not any(auditor.step() for _ in range(5)) and len(sent) == number
-                assert auditor.timeouts_wait == PAUSE * 2 ** (number - 1)
-        auditor.timeouts_from = 0.0
-        assert auditor.step() and play.phase is Phase.CONVICTED and auditor.timeouts_wait == 0
+                assert auditor.pauses.known["timeouts"][0] == PAUSE * 2 ** (number - 1)
+        let_go(auditor)
+        assert auditor.step() and play.phase is Phase.CONVICTED and not auditor.pauses.waits("timeout")
 
 
 def test_nothing_is_staked_while_a_conviction_waits() -> None:
@@ -122,7 +129,7 @@ def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
                 auditor.step()
         chain.web3.provider._request_func_cache = cached
         assert chain.web3.eth.get_transaction_count(auditor.address) == sent + 1
-        assert auditor.timeouts_wait == PAUSE and play.job.disputes == 1 + own
+        assert auditor.pauses.known["timeouts"][0] == PAUSE and play.job.disputes == 1 + own
 
 
 def test_a_claim_that_one_look_does_not_show_is_waited_for() -> None:

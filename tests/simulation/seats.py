@@ -104,6 +104,7 @@ class Mortal(Eth):
         name = world.honest[world.signed[bytes(raw)].sender]
         if kill:
             world.log(f"{name} is killed {'before' if before else 'after'} it sends")
+            world.wait_again(AGAIN)
         if before:
             raise Killed
         digest = super().send_raw_transaction(raw)

@@ -241,6 +241,11 @@ class World:
                     self.unsettled = self.now + FINAL
         return block
 
+    def wait_again(self, seconds: float) -> None:
+        """A player that waits for finality, and is away for some seconds, begins to wait anew."""
+        if self.unsettled > self.now:
+            self.unsettled = max(self.unsettled, self.now + seconds + FINAL)
+
     def _replaces(self, tx: Tx) -> bool:
         """Was another call signed under its number? Then its sender waits for finality, and no block is left out."""
         same = (other for other in self.signed.values() if (other.sender, other.nonce) == (tx.sender, tx.nonce))

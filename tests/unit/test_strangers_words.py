@@ -65,6 +65,30 @@ def test_of_any_url_the_host_is_shown_at_most(url: str) -> None:
     assert "sesame" not in str(caught.value)
 
 
+def test_a_redirect_shows_no_key() -> None:
+    """Not even a part of a long one, of which a message shows the beginning."""
+    key = "sesame-" * 40
+
+    class Redirecting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(308)
+            self.send_header("Location", f"https://node.example{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Redirecting)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        with pytest.raises(ChainError, match=r"it redirects, to https://node\.example/\.\.\.;") as caught:
+            Chain(f"http://127.0.0.1:{server.server_port}/v3/{key}")
+    finally:
+        server.shutdown()
+    assert "sesame" not in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", ["refused", "status", "rpc", "redirect", "header", "nonsense"])
 def test_an_endpoint_that_quotes_its_own_secret(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     """In a reply of any kind, and in its header, of which a library warns with the whole URL."""

@@ -48,6 +48,7 @@ class Staking:
     def measure(self) -> None:
         """Measure this device and rehearse a dispute's work, once. INVARIANT: never while a clock of an own dispute may
         run."""
+        self._pace = self._pace or self.computation.known_pace
         if self._pace is None:
             self.computation.rehearse()
             self._pace = self.computation.pace

@@ -22,6 +22,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError
 from web3 import HTTPProvider
 from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
+from vgame.system.endpoints import without_secrets
 from vgame.system.files import refuse_deep
 
 REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
@@ -149,7 +150,7 @@ class _InTimeAdapter(HTTPAdapter):
         response = super().send(*args, **options)
         if response.is_redirect:
             raise requests.TooManyRedirects(
-                f"it redirects to {response.headers['Location']:.200}; if you trust that, give it as the endpoint",
+                f"it redirects, to {without_secrets(response.headers['Location'])}; if you trust that, give its URL",
                 response=response,
             )
         response.raw.headers.discard("Content-Encoding")

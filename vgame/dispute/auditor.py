@@ -5,7 +5,6 @@ It only ever names what differs from its own computation; where its own data doe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
@@ -105,11 +104,11 @@ class Auditor(Viewer):
         entry = self.difference(view)
         if entry is None:
             return False
-        if time.monotonic() < self.timeouts_from and any(s.turn is Turn.TRAINER_EXPIRED for s in view.standings):
-            return False  # a conviction is shown, and sent again later
         # what ends it without a stake comes first
         if self.refill() or self.convict(view, self.can_spare) or (self.stakes and self.stakes.fill(view.claim)):
             return True
+        if self.pauses.waits("timeout") and any(s.turn is Turn.TRAINER_EXPIRED for s in view.standings):
+            return False  # a conviction is shown, and sent again later
         memory = self.remembered(view)
         if self.staking is not None and not self.staking.allows(view):
             return False

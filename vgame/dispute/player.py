@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
@@ -11,6 +10,7 @@ from vgame.chain.connection import Chain
 from vgame.chain.game import PAGE, Game
 from vgame.chain.records import Dispute, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.commit.machine import Machine
+from vgame.dispute.pauses import TIMEOUTS, Pauses
 from vgame.errors import ContractError, EndpointError, VgameError
 
 log = logging.getLogger(__name__)
@@ -37,11 +37,6 @@ BATCH = 100
 #: multiply.
 RESERVE = 4
 
-#: No own clock depends on them. An endpoint that shows a false end, and estimates it, has each one revert in its block
-#: and cost gas: after one that reverts the next waits PAUSE seconds, then twice as long each time.
-TIMEOUTS = frozenset({"timeout", "timeoutMany"})
-PAUSE = 12.0
-
 #: More than either side needs for a descent and a leaf, and for what a withdrawal costs (docs/gas.json).
 DISPUTE_GAS = 2_000_000
 WITHDRAW_GAS = 35_000
@@ -64,7 +59,7 @@ class Player:
         self.game, self.id, self.machine = game, job, machine
         self.closed: list[Standing] = []
         self.withdrawn = 0  # wei, by this object
-        self.timeouts_wait, self.timeouts_from = 0.0, 0.0  # seconds after the last one that reverted; when it is over
+        self.pauses = Pauses()
 
     def look(self, job: Job | None = None) -> Job:
         """The job (`job`: as it was read) as the chain shows it now; its terms are what was ordered, whatever an
@@ -99,21 +94,23 @@ class Player:
         return self.game.wallet.address
 
     def attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """Send a move; True if a transaction was sent, False if it was not needed any more, or is not due again."""
-        if name in TIMEOUTS and time.monotonic() < self.timeouts_from:
+        """Send a move; True if it was made, False if it was not needed any more, or waits to be sent again. A stake
+        has a rule of its own (stakes.py)."""
+        if self.pauses.waits(name, *args):
             return False
         try:
             self.game.send(name, *args, value=value)
-            if name in TIMEOUTS:
-                self.timeouts_wait = 0.0
         except ContractError as error:
-            if name in TIMEOUTS and error.sent:
-                self.timeouts_wait = 2 * self.timeouts_wait or PAUSE
-                self.timeouts_from = time.monotonic() + self.timeouts_wait
+            if error.sent and name != "challenge":
+                self.pauses.begin(name, *args)
             if error.name not in HARMLESS:
                 raise
             log.info("%s was not needed any more: %s", name, error)
-            return error.sent
+            return False
+        if name in TIMEOUTS:
+            self.pauses.end(name)
+        elif name != "challenge" and not self.game.chain.is_development:
+            self.pauses.begin(name, *args)
         return True
 
     def standings(self, job: Job) -> list[Standing]:

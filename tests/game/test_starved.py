@@ -1,0 +1,156 @@
+"""A call whose effect is never shown, or whose estimate is invented, keeps no other duty from its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from exchange import Exchange
+from frauds import LIE, SETUP
+from scene import deployed, embedded_chain
+from test_delivery_agents import Sides
+from test_watch import watch
+
+import vgame.agents.staking
+from vgame.agents.named_jobs import Limits
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.records import Phase, Standing, Status, Turn
+from vgame.dispute.pauses import LONGEST, PAUSE, Pauses
+from vgame.errors import VgameError
+
+BLOCK = 12
+
+
+@contextmanager
+def invented_estimates(chain: Chain) -> Iterator[None]:
+    """An estimate that the node refuses is a number."""
+    provider = chain.web3.provider
+    request, cached = provider.make_request, provider._request_func_cache
+
+    def estimates(method, params):
+        answer = request(method, params)
+        refused = method == "eth_estimateGas" and "error" in answer
+        return {"jsonrpc": "2.0", "id": 1, "result": hex(300_000)} if refused else answer
+
+    with patch.object(provider, "make_request", estimates):
+        provider._request_func_cache = (None, None)
+        yield
+    provider._request_func_cache = cached
+
+
+def show_stale(game: Game, number: int, old: Standing) -> None:
+    """One dispute as it was, all others as they are."""
+    usual, turn = game.disputes, game.turn
+    game.disputes = lambda job, first=0: [old if s.number == number else s for s in usual(job, first)]
+    game.turn = lambda job, n: (old.turn, old.deadline) if n == number else turn(job, n)
+
+
+def test_one_dispute_that_stands_still_costs_no_bond() -> None:
+    """It is shown as before its `reveal`, which passes again and again, without effect."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP)
+        trainer = play.trainer
+        first, second = play.auditor(None, FalseAccuser, step_wanted=1), play.auditor(None, FalseAccuser, step_wanted=8)
+        first.step()
+        old = play.client.disputes(play.id)[0]
+        trainer.step()
+        second.step(), second.step()
+        show_stale(trainer.game, 0, old)
+        with patch.object(chain, "is_development", False):
+            for _ in range(60):
+                for player in (trainer, second):
+                    with suppress(VgameError):
+                        player.step()
+                play.advance(BLOCK)
+                if play.phase is not Phase.CLAIMED:
+                    break
+        late = [s for s in play.client.disputes(play.id) if s.turn is Turn.TRAINER_EXPIRED]
+        assert play.phase is not Phase.CONVICTED and not late
+
+
+def test_a_false_credit_costs_no_bond() -> None:
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP)
+        trainer, accuser = play.trainer, play.auditor(None, FalseAccuser)
+        accuser.step()
+        trainer.reserve = lambda: chain.balance(trainer.address) + 1  # a little more than it has
+        trainer.game.credits = lambda address: 10**18
+        with invented_estimates(chain):
+            for _ in range(40):
+                with suppress(VgameError):
+                    trainer.step()
+                play.advance(BLOCK)
+        assert not any(s.turn is Turn.TRAINER_EXPIRED for s in play.client.disputes(play.id))
+        assert trainer.withdrawn == 0
+
+
+def test_one_job_that_stands_still_costs_no_other_dispute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
+    with embedded_chain() as chain:
+        scene = deployed(chain)
+        plays = [scene.claimed(SETUP, LIE) for _ in range(2)]
+        service = watch(plays[0], Limits())
+
+        def rounds(count: int) -> None:
+            for _ in range(count):
+                for retry in service.retry.values():
+                    retry.until = 0.0
+                service.round()
+
+        rounds(3)
+        plays[0].trainer.step()
+        (old,) = plays[0].client.disputes(plays[0].id)
+        rounds(1)
+        plays[1].trainer.step()
+        usual = service.game.disputes
+        service.game.disputes = lambda job, first=0: [old] if job == plays[0].id else usual(job, first)
+        with invented_estimates(chain):
+            for _ in range(40):
+                rounds(1)
+                chain.advance(BLOCK)
+        assert not any(s.turn is Turn.AUDITOR_EXPIRED for s in plays[1].client.disputes(plays[1].id))
+        assert plays[1].dispute().status is not Status.LAPSED
+
+
+def test_one_request_that_stands_still_costs_no_reward(tmp_path: Path) -> None:
+    """It was answered, is shown as open, and its answer is estimated."""
+    with embedded_chain() as chain:
+        sides = Sides(deployed(chain), tmp_path)
+        sides.claim()
+        Exchange(sides.play, sides.game, None, None, []).request(2, 0, 4 * chain.block().base_fee)
+        stale = sides.game.requests(sides.play.id)
+        assert sides.trainer.step() and not sides.game.requests(sides.play.id)[0].open
+        assert sides.receive() is None and sides.play.client.exchange(sides.play.id).confirmed_at
+        sides.game.requests = lambda job: stale
+        with invented_estimates(chain):
+            for _ in range(70):
+                with suppress(VgameError):
+                    sides.trainer.step()
+                if sides.play.phase is not Phase.DELIVERING:
+                    break
+                sides.play.advance(BLOCK)
+        assert sides.play.phase in (Phase.REVEALED, Phase.FINAL)
+
+
+def test_pauses_grow_to_a_limit_and_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses, seconds = 0.0, Pauses(), []
+    monkeypatch.setattr("vgame.dispute.pauses.time.monotonic", lambda: now)
+    for _ in range(9):
+        pauses.begin("reveal", b"job", 3)
+        assert pauses.waits("reveal", b"job", 3) and not pauses.waits("reveal", b"job", 4)
+        seconds.append(pauses.known["reveal", hash(repr((b"job", 3)))][0])
+        now += seconds[-1]
+        assert not pauses.waits("reveal", b"job", 3)
+    assert seconds == [min(PAUSE * 2**n, LONGEST) for n in range(9)]
+    now += LONGEST + 1
+    pauses.begin("reveal", b"job", 3)
+    assert pauses.waits("reveal", b"job", 3)
+    now += PAUSE
+    assert not pauses.waits("reveal", b"job", 3)
+    pauses.begin("timeout", b"job", 5)
+    assert pauses.waits("timeoutMany", b"job", [7])

@@ -1,0 +1,40 @@
+"""When a call may be sent again that has been sent, and whose effect is not shown.
+
+An endpoint can show the state before a move for as long as it likes, and estimate that the move would pass: each time
+it reverts in its block, or succeeds without effect, and costs gas. So the same call waits, and other duties go first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+
+#: Seconds after the first time: a block, in which an honest node shows the effect. Twice as long each time, to LONGEST.
+PAUSE, LONGEST = 12.0, 600.0
+#: They name disputes that an endpoint can invent, and no own clock depends on them: one pause for all of them, which
+#: begins with one that reverts.
+TIMEOUTS = frozenset({"timeout", "timeoutMany"})
+
+
+class Pauses:
+    """Of one account's calls in one job."""
+
+    def __init__(self) -> None:
+        self.known: dict[Hashable, tuple[float, float]] = {}  # seconds, and when they are over
+
+    def waits(self, name: str, *args: object) -> bool:
+        return time.monotonic() < self.known.get(_call(name, args), (0.0, 0.0))[1]
+
+    def begin(self, name: str, *args: object) -> None:
+        """It was sent just now. Long after its last pause it is new: a reorganisation may undo each move once more."""
+        call, now = _call(name, args), time.monotonic()
+        seconds, over = self.known.get(call, (0.0, now))
+        seconds = PAUSE if not seconds or now > over + LONGEST else min(2 * seconds, LONGEST)
+        self.known[call] = seconds, now + seconds
+
+    def end(self, name: str, *args: object) -> None:
+        self.known.pop(_call(name, args), None)
+
+
+def _call(name: str, args: tuple[object, ...]) -> Hashable:
+    return "timeouts" if name in TIMEOUTS else (name, hash(repr(args)))
