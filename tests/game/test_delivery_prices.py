@@ -180,8 +180,7 @@ def test_a_node_simulates_defer_as_it_likes(sides: Sides, ask: Ask, fee, simulat
 
 
 def test_a_base_fee_that_falls_under_a_deferral_is_no_error(sides: Sides, ask: Ask, fee) -> None:
-    """The price holds again in the block of the call, which reverts, and is all of its round; then the request is
-    answered."""
+    """The price holds again in the block of the call, which reverts: the request is answered."""
     node, scene = sides.play.scene.chain.node, sides.play.scene
     ask(1, 0, FLOOR)
     fee(FLOOR + 1)
@@ -194,7 +193,7 @@ def test_a_base_fee_that_falls_under_a_deferral_is_no_error(sides: Sides, ask: A
         return send(*args, **options)
 
     game.wallet.send = falls
-    assert sides.trainer.step() and not sent(sides)
+    assert not sides.trainer.step() and not sent(sides)
     game.wallet.send = send
     assert sides.trainer.step() and sent(sides) == [("Answered", 1, 0)]
     assert node.base_fee == FLOOR

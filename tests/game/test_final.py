@@ -21,6 +21,7 @@ from vgame.chain import final
 from vgame.chain.connection import DEVELOPMENT, FINALITY, RefusedError
 from vgame.chain.final import final_jobs
 from vgame.chain.records import Job, Level, Phase, Verdict
+from vgame.dispute import pauses
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, NotYet, Over
@@ -66,7 +67,8 @@ class Node:
 @pytest.fixture
 def node(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Node:
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
-    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
+    for module in (final, pauses):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=scene.chain.now))
     monkeypatch.setattr(scene.chain, "is_development", False)
     return Node(scene, monkeypatch)
 

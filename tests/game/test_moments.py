@@ -207,11 +207,8 @@ def test_a_restart_measures_only_when_it_has_seen_its_disputes(
     assert play.dispute().position != before and not measured
 
 
-def test_a_moment_without_disputes_measures_nothing(
-    scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
-) -> None:
-    """A process begins, and for a moment its endpoint shows the job as it was before the claim."""
-    play, measured = scene.claimed(SETUP, LIE), list[int]()
+def restarted(play: Play, tmp_path: Path, pace: bool, measured: list[int]) -> AuditorService:
+    """A process that has staked, and the one after it. `pace`: is it known from the first one?"""
     limits = Limits(jobs=frozenset({play.id}), any_clocks=True)
     first = watch(play, limits)
     first.stakes = Stakes(first.game, tmp_path / "memory")
@@ -221,8 +218,18 @@ def test_a_moment_without_disputes_measures_nothing(
         play.advance(15)
     assert staked(play, first) == 1
     run = first.computation
-    run.rehearse, run.known_pace = lambda: measured.append(1), None
-    again = AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
+    run.rehearse = lambda: measured.append(1)
+    if not pace:
+        run.known_pace = None
+    return AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
+
+
+def test_a_moment_without_disputes_measures_nothing(
+    scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
+) -> None:
+    """A process begins, and for a moment its endpoint shows the job as it was before the claim."""
+    play, measured = scene.claimed(SETUP, LIE), list[int]()
+    again = restarted(play, tmp_path, False, measured)
     before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
     again.game.jobs = lambda jobs: [before for _ in jobs]
     rounds(again, 1)
@@ -242,17 +249,7 @@ def test_a_restart_beside_a_node_that_stands_still_measures_nothing(
 ) -> None:
     """One of two balanced nodes stopped before the stake. The pace is known from the process before."""
     play, measured = scene.claimed(SETUP, LIE), list[int]()
-    limits = Limits(jobs=frozenset({play.id}), any_clocks=True)
-    first = watch(play, limits)
-    first.stakes = Stakes(first.game, tmp_path / "memory")
-    first.stakes.watch()
-    for _ in range(4):
-        rounds(first, 1)
-        play.advance(15)
-    assert staked(play, first) == 1
-    run = first.computation
-    run.rehearse = lambda: measured.append(1)
-    again = AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
+    again = restarted(play, tmp_path, True, measured)
     before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
     again.game.jobs = lambda jobs: [before for _ in jobs]
     for _ in range(4):

@@ -104,7 +104,7 @@ class AuditorService:
         with self.game.chain.pinned():
             views = self.look()
             if self.is_idle(views):
-                self.staking.measure()
+                self.staking.measure(again=bool(self.stakes.last))
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
             if not (acted or self.problems):

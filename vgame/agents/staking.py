@@ -45,10 +45,11 @@ class Staking:
         """Wei for the gas of so many open disputes, those that are open and one at the least."""
         return gas_money(self.game.chain, max(1, disputes, len(self.at_risk)) * self.dispute_gas)
 
-    def measure(self) -> None:
-        """Measure this device and rehearse a dispute's work, once. INVARIANT: never while a clock of an own dispute may
-        run."""
-        self._pace = self._pace or self.computation.known_pace
+    def measure(self, again: bool = False) -> None:
+        """Measure this device and rehearse a dispute's work, once; `again`: not if an earlier process did. INVARIANT:
+        never while a clock of an own dispute may run."""
+        if again:
+            self._pace = self._pace or self.computation.known_pace
         if self._pace is None:
             self.computation.rehearse()
             self._pace = self.computation.pace

@@ -46,8 +46,8 @@ class Player:
     """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash
     the job is.
 
-    INVARIANT: a round sends one transaction at most, so every own turn is looked at again before the next one
-    (docs/protocol.md section 3).
+    INVARIANT: a round sends one transaction at most that takes effect, so every own turn is looked at again before the
+    next one (docs/protocol.md section 3).
     """
 
     terms: JobSpec | None = None
