@@ -207,15 +207,20 @@ def test_a_restart_measures_only_when_it_has_seen_its_disputes(
     assert play.dispute().position != before and not measured
 
 
+def looks(play: Play, service: AuditorService, count: int) -> None:
+    """Rounds, a quarter of a minute apart."""
+    for _ in range(count):
+        rounds(service, 1)
+        play.advance(15)
+
+
 def restarted(play: Play, tmp_path: Path, pace: bool, measured: list[int]) -> AuditorService:
     """A process that has staked, and the one after it. `pace`: is it known from the first one?"""
     limits = Limits(jobs=frozenset({play.id}), any_clocks=True)
     first = watch(play, limits)
     first.stakes = Stakes(first.game, tmp_path / "memory")
     first.stakes.watch()
-    for _ in range(4):
-        rounds(first, 1)
-        play.advance(15)
+    looks(play, first, 4)
     assert staked(play, first) == 1
     run = first.computation
     run.rehearse = lambda: measured.append(1)
@@ -238,9 +243,7 @@ def test_a_moment_without_disputes_measures_nothing(
         assert not measured
         rounds(again, 1)
         play.trainer.step()
-    for _ in range(4):
-        rounds(again, 1)
-        play.advance(15)
+    looks(play, again, 4)
     assert measured == [1]
 
 
@@ -252,9 +255,7 @@ def test_a_restart_beside_a_node_that_stands_still_measures_nothing(
     again = restarted(play, tmp_path, True, measured)
     before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
     again.game.jobs = lambda jobs: [before for _ in jobs]
-    for _ in range(4):
-        rounds(again, 1)
-        play.advance(15)
+    looks(play, again, 4)
     assert not measured
 
 
