@@ -208,7 +208,6 @@ def test_a_restart_measures_only_when_it_has_seen_its_disputes(
 
 
 def looks(play: Play, service: AuditorService, count: int) -> None:
-    """Rounds, a quarter of a minute apart."""
     for _ in range(count):
         rounds(service, 1)
         play.advance(15)
@@ -219,13 +218,10 @@ def restarted(play: Play, tmp_path: Path, pace: bool, measured: list[int]) -> Au
     limits = Limits(jobs=frozenset({play.id}), any_clocks=True)
     first = watch(play, limits)
     first.stakes = Stakes(first.game, tmp_path / "memory")
-    first.stakes.watch()
-    looks(play, first, 4)
+    first.stakes.watch(), looks(play, first, 4)
     assert staked(play, first) == 1
     run = first.computation
-    run.rehearse = lambda: measured.append(1)
-    if not pace:
-        run.known_pace = None
+    run.rehearse, run.known_pace = lambda: measured.append(1), run.known_pace if pace else None
     return AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
 
 
@@ -233,8 +229,7 @@ def test_a_moment_without_disputes_measures_nothing(
     scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
 ) -> None:
     """A process begins, and for a moment its endpoint shows the job as it was before the claim."""
-    play, measured = scene.claimed(SETUP, LIE), list[int]()
-    again = restarted(play, tmp_path, False, measured)
+    again = restarted(play := scene.claimed(SETUP, LIE), tmp_path, False, measured := list[int]())
     before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
     again.game.jobs = lambda jobs: [before for _ in jobs]
     rounds(again, 1)
@@ -251,8 +246,7 @@ def test_a_restart_beside_a_node_that_stands_still_measures_nothing(
     scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
 ) -> None:
     """One of two balanced nodes stopped before the stake. The pace is known from the process before."""
-    play, measured = scene.claimed(SETUP, LIE), list[int]()
-    again = restarted(play, tmp_path, True, measured)
+    again = restarted(play := scene.claimed(SETUP, LIE), tmp_path, True, measured := list[int]())
     before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
     again.game.jobs = lambda jobs: [before for _ in jobs]
     looks(play, again, 4)
