@@ -21,7 +21,7 @@ from vgame.chain.escrow import Bonus
 from vgame.chain.records import CAUSES, NOBODY, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
-from vgame.errors import ContractError, NotYet, Over, ValidationError
+from vgame.errors import ContractError, NotYet, Over, ValidationError, VgameError
 from vgame.program.lowering.table import HANDLERS
 from vgame.runs.history import History
 from vgame.runs.store import Store
@@ -302,3 +302,12 @@ def test_a_promise_equals_the_contracts_record(stage: Stage, monkeypatch: pytest
     asking = stage.seen_by(stage.game())
     with pytest.raises(NotYet, match="lags, hides it or alters it"):
         asking.promised(stage.id)
+
+
+def test_no_evaluation_names_a_trainer_whom_no_event_shows(stage: Stage) -> None:
+    stage.train()
+    stage.escrow.close(stage.id)
+    game, usual, stranger = stage.escrow.game, stage.escrow.game.jobs, stage.game().wallet.address
+    game.jobs = lambda jobs: [replace(job, trainer=stranger) for job in usual(jobs)]
+    with pytest.raises(VgameError, match="JobAccepted|event"):
+        stage.escrow.evaluation(stage.id, stage.trained.run, task())

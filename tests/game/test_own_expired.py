@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from frauds import LIE, SETUP
-from scene import deployed, embedded_chain
+from scene import Scene, deployed, embedded_chain
+from test_watch import watch
 
+from vgame.agents.client import close_job
+from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase, Status
+from vgame.errors import VgameError
 
 
 def test_an_auditor_does_not_end_its_own_dispute() -> None:
@@ -82,3 +87,32 @@ def test_a_trainer_ends_the_dispute_of_its_own_account() -> None:
         play.advance(SETUP.spec.auditor_budget + SETUP.spec.challenge_window + 1)
         play.run(play.trainer)
         assert play.phase is Phase.FINAL
+
+
+def test_closing_a_job_burns_no_bond_on_one_false_look() -> None:
+    """It shows a later time; another auditor may still convict."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        late = play.auditor()
+        late.step()
+        play.trainer.step()
+        play.advance(SETUP.spec.auditor_budget + 1)
+        usual = chain.now
+        chain.now = lambda: usual() + SETUP.spec.challenge_window
+        with suppress(VgameError):
+            close_job(late.game, play.id)
+        chain.now = usual
+        assert play.dispute().status is Status.OPEN
+
+
+def test_gas_for_no_dispute_is_enough_for_a_conviction(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another auditor's dispute has expired on the trainer's side: its end costs little and pays."""
+    play = scene.claimed(SETUP, LIE)
+    play.auditor().step()
+    play.advance(SETUP.spec.trainer_budget + 1)
+    service, gwei = watch(play, Limits()), 10**9
+    monkeypatch.setattr(scene.chain, "fees", lambda: (gwei, gwei))
+    scene.chain.node.evm.set_balance(service.game.wallet.address, 1_000_000 * 2 * gwei)
+    for _ in range(3):
+        service.round()
+    assert play.phase is Phase.CONVICTED

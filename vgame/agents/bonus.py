@@ -199,14 +199,17 @@ def _terms(spec: JobSpec) -> Terms:
 
 
 def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
-    """Who has accepted the training, as a final state shows; NotYet as long as it shows nobody."""
+    """Who has accepted the training, as a final state and its event show; NotYet as long as one of them does not."""
     found, _ = final_jobs(escrow.game, [promised.terms.training])
     if not found or found[0].trainer == NOBODY:
         raise NotYet(
             f"no final block shows who has accepted the training of bonus {promised.id.hex()[:16]}, and its evaluation "
             "names that account: prepare the evaluation later"
         )
-    return found[0].trainer
+    trainer = found[0].trainer
+    theirs = lambda event: event.args["trainer"] == trainer or None  # noqa: E731
+    escrow.game.content("JobAccepted", promised.terms.training, found[0].accepted_at, theirs, key=trainer)
+    return trainer
 
 
 def evaluation_bundle(

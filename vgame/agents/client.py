@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vgame.agents.order import is_ordered
 from vgame.agents.status import read_game
+from vgame.chain.final import final_jobs
 from vgame.chain.game import Game
 from vgame.chain.records import JobSpec, Phase, Turn
 from vgame.delivery.buyer import CALL_GAS, late_trainer
@@ -106,6 +107,9 @@ def _end_expired(game: Game, job: bytes) -> bool:
         game.send("timeout", job, convicts[0])
         return True
     over = lapsed(game.wallet.address, state, game.chain.now(), found)
+    final, second = final_jobs(game, [job])
+    if final is None or second <= final[0].since + state.spec.challenge_window:  # one false look burns no own bond
+        over = [s.number for s in found if s.number in over and s.dispute.auditor != game.wallet.address]
     for first in range(0, len(over), BATCH):
         game.send("timeoutMany", job, over[first : first + BATCH])
     return bool(over)

@@ -41,9 +41,9 @@ class Staking:
         """Jobs with an own dispute that is open, or may be."""
         return [job for job, auditor in self.auditors.items() if auditor.at_risk]
 
-    def kept(self, disputes: int = 0) -> int:
-        """Wei for the gas of so many open disputes, those that are open and one at the least."""
-        return gas_money(self.game.chain, max(1, disputes, len(self.at_risk)) * self.dispute_gas)
+    def kept(self, disputes: int = 1) -> int:
+        """Wei for the gas of the disputes that are open, and of so many at the least."""
+        return gas_money(self.game.chain, max(disputes, len(self.at_risk)) * self.dispute_gas)
 
     def measure(self, again: bool = False) -> None:
         """Measure this device and rehearse a dispute's work, once; `again`: not if an earlier process did. INVARIANT:

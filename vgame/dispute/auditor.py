@@ -29,7 +29,7 @@ class Staking(Protocol):
 
     def allows(self, view: ClaimView) -> bool: ...
 
-    def kept(self) -> int: ...
+    def kept(self, disputes: int = 1) -> int: ...
 
 
 class Auditor(Viewer):
@@ -80,7 +80,7 @@ class Auditor(Viewer):
             case Phase.CLAIMED if view.open_mine:
                 rest = [
                     self.refill,
-                    partial(self.convict, view, self.can_spare),
+                    partial(self.convict, view, self.can_convict),
                     partial(self.sweep, view.job, view.standings),
                 ]
                 return one_of(rest)
@@ -105,7 +105,7 @@ class Auditor(Viewer):
         if entry is None:
             return False
         # what ends it without a stake comes first
-        if self.refill() or self.convict(view, self.can_spare) or (self.stakes and self.stakes.fill(view.claim)):
+        if self.refill() or self.convict(view, self.can_convict) or (self.stakes and self.stakes.fill(view.claim)):
             return True
         if self.pauses.waits("timeout") and any(s.turn is Turn.TRAINER_EXPIRED for s in view.standings):
             return False  # a conviction is shown, and sent again later
@@ -232,10 +232,15 @@ class Auditor(Viewer):
     def reserve(self) -> int:
         return self.staking.kept() if self.staking else super().reserve()
 
-    def can_spare(self, gas: int) -> bool:
-        """Is there money for so much gas that no open dispute may need?"""
-        chain = self.game.chain
-        return chain.balance(self.address) >= self.reserve() + gas_money(chain, gas)
+    def can_spare(self, gas: int, least: int = 1) -> bool:
+        """Is there money for so much gas that no open dispute may need? `least`: disputes to keep money for, also where
+        none is open."""
+        chain, kept = self.game.chain, self.staking.kept(least) if self.staking else self.reserve()
+        return chain.balance(self.address) >= kept + gas_money(chain, gas)
+
+    def can_convict(self, gas: int) -> bool:
+        """A conviction pays more than its gas."""
+        return self.can_spare(gas, 0)
 
     def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
         """End disputes of others whose time is over, with money that no own dispute may need."""
