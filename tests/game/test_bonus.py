@@ -309,5 +309,5 @@ def test_no_evaluation_names_a_trainer_whom_no_event_shows(stage: Stage) -> None
     stage.escrow.close(stage.id)
     game, usual, stranger = stage.escrow.game, stage.escrow.game.jobs, stage.game().wallet.address
     game.jobs = lambda jobs: [replace(job, trainer=stranger) for job in usual(jobs)]
-    with pytest.raises(VgameError, match="JobAccepted|event"):
+    with pytest.raises(VgameError, match=r"JobAccepted|event"):
         stage.escrow.evaluation(stage.id, stage.trained.run, task())
