@@ -99,7 +99,7 @@ def test_slots_in_parts_are_gathered_and_looked_at_in_time_only(tmp_path):
         complaints = []
 
         def look(late) -> None:
-            with pytest.raises(vgame.VgameError, match="looked at too late") as told:
+            with pytest.raises(vgame.VgameError, match="is read too late") as told:
                 list(late)
             complaints.append(str(told.value))
 

@@ -75,7 +75,7 @@ def bonus_is_paid(shell: Terminal, block: str, url: str) -> None:
     with windows_passed(shell, url):
         told = shell.run(block, 900)
     assert re.search(r"validated: \d+ of ", told), told
-    assert "1.000000 ether for the trainer, who takes it with" in told and "the trainer was paid" in told, told
+    assert "1.000000 ether for the trainer, who withdraws it with" in told and "the trainer was paid" in told, told
 
 
 @pytest.mark.wide
