@@ -69,7 +69,7 @@ def shown(page: Any, state: dict[str, Any], tmp_path: Path) -> dict[str, dict[st
 
 def test_numbers_computed_in_the_browser_are_the_contracts(played: dict[str, Any], page: Any, tmp_path: Path) -> None:
     found = shown(page, played, tmp_path)
-    states = {name: told["state"] for name, told in found.items()}
+    states = {name: reply["state"] for name, reply in found.items()}
     print(f"{sum(s == 'equal' for s in states.values())} of {len(states)} numbers that the contract computed", found)
     assert "other" not in states.values()
     equal = {name.rpartition(" ")[0] for name, s in states.items() if s == "equal"}
@@ -107,7 +107,7 @@ def test_another_operand_gives_another_number(played: dict[str, Any], page: Any,
         key: damaged(r) if key.startswith("dispute/") and r.get("terms", {}).get("recipe", {}).get("words") else r
         for key, r in played.items()
     }
-    states = [told["state"] for told in shown(page, wrong, tmp_path).values()]
+    states = [reply["state"] for reply in shown(page, wrong, tmp_path).values()]
     assert states.count("equal") < states.count("other")
 
 
@@ -126,7 +126,7 @@ def test_a_partial_sum_is_compared_with_the_posted_one(played: dict[str, Any], p
     shown(page, played, tmp_path)
     one, recipe = 0x3F800000, {"kind": "sum", "words": [[0x3F800000] * 3], "bits": 24, "integer": False, "row": 0}
     for claimed, right in (([one] * 3, True), ([one] * 4, False)):
-        for said, state in ((right, "equal"), (not right, "other")):
-            dispute = {"part": 1, "right": said, "posted": sums.partial_sum(claimed).encode().hex()}
-            told = page.evaluate("d => again(d)", dispute | {"terms": {"recipe": recipe | {"part": 1}}})
-            assert told["state"] == state, told
+        for output, state in ((right, "equal"), (not right, "other")):
+            dispute = {"part": 1, "right": output, "posted": sums.partial_sum(claimed).encode().hex()}
+            reply = page.evaluate("d => again(d)", dispute | {"terms": {"recipe": recipe | {"part": 1}}})
+            assert reply["state"] == state, reply

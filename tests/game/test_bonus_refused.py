@@ -257,8 +257,8 @@ def test_a_bonus_on_a_training_without_delivery_is_warned_of(system, tmp_path: P
         warnings.simplefilter("always")
         stage = Stage(system, Trained(tmp_path, terms=vgame.Terms(**dict.fromkeys(names, windows))))
         stage.escrow.check(stage.id, stage.trained.bundle, task())
-    told = [str(w.message) for w in found if "no delivery" in str(w.message)]
-    assert len(told) == (0 if windows else 2) and all("confirm_window" in text for text in told)
+    output = [str(w.message) for w in found if "no delivery" in str(w.message)]
+    assert len(output) == (0 if windows else 2) and all("confirm_window" in text for text in output)
 
 
 def test_other_terms_than_the_trainings_are_refused(stage: Stage) -> None:

@@ -138,10 +138,10 @@ def test_a_claim_that_comes_between_two_questions_is_compared_first(
     trainer.accept()
     while auditor.step():
         pass
-    asked = auditor.service.game.jobs
+    calls = auditor.service.game.jobs
 
     def then_a_claim(jobs: list[bytes]) -> list[Job]:
-        found = asked(jobs)
+        found = calls(jobs)
         if any(job.phase is Phase.ACCEPTED for job in found):
             trainer.claim()
         return found

@@ -283,7 +283,7 @@ def test_an_order_of_the_client_that_was_hidden_is_played(
     orders, jobs = game.orders_of, game.jobs
     game.orders_of = lambda client, first=0: [fake if job == hidden.id else job for job in ids][first:]
     made_up = replace(hidden.job, nonce=777_777)
-    game.jobs = lambda asked: [made_up if job == fake else game.job(job) for job in asked]
+    game.jobs = lambda calls: [made_up if job == fake else game.job(job) for job in calls]
     rounds(service)
     assert hidden.id not in service.auditors and fake in service.auditors
     game.orders_of, game.jobs = orders, jobs
@@ -314,10 +314,10 @@ def test_all_claims_are_looked_at_in_turn_in_one_request(scene: Scene, monkeypat
     plays = [scene.claimed(SETUP) for _ in range(7)]
     service = watch(plays[0], Limits(hunt=1))
     rounds(service, 12)
-    asked: list[list[bytes]] = []
+    calls: list[list[bytes]] = []
     jobs = service.game.jobs
-    service.game.jobs = lambda ids: asked.append([*ids]) or jobs(ids)
+    service.game.jobs = lambda ids: calls.append([*ids]) or jobs(ids)
     rounds(service, 3)
-    read = [found for found in asked if found]
+    read = [found for found in calls if found]
     assert [len(found) for found in read] == [3, 3, 3]
     assert {job for found in read for job in found} == {play.id for play in plays}

@@ -388,13 +388,13 @@ def test_the_key_goes_out_for_no_moments_word_of_the_client(
     """The call carries it, so its estimate would give it away."""
     sides = Sides(scene, tmp_path)
     sides.claim()
-    usual, asked = sides.game.exchange, list[str]()
+    usual, calls = sides.game.exchange, list[str]()
     send = sides.game.send
-    sides.game.send = lambda name, *args, **how: (asked.append(name), send(name, *args, **how))[1]
+    sides.game.send = lambda name, *args, **how: (calls.append(name), send(name, *args, **how))[1]
     old = scene.chain.now() - 10 * SPEC.confirm_window
     sides.game.exchange = lambda job: replace(usual(job), **{lie: max(old, 1)})
     for _ in range(2):
         with suppress(VgameError):
             sides.trainer.step()
     del sides.game.exchange
-    assert "revealKey" not in asked
+    assert "revealKey" not in calls

@@ -38,11 +38,11 @@ def disputed(scene: Scene):
 def test_status_equals_the_contracts_views(scene: Scene) -> None:
     play, auditor = disputed(scene)
     now = scene.chain.now()
-    told = read_job(play.client, play.id, now)
+    texts = read_job(play.client, play.id, now)
     turn, deadline = play.client.turn(play.id, 0)
-    assert (told.phase, told.steps, told.run_root) == ("claimed", play.setup.steps, play.job.run_root.hex())
-    assert told.seconds_left == play.job.since + play.job.spec.challenge_window - now
-    (dispute,) = told.disputes
+    assert (texts.phase, texts.steps, texts.run_root) == ("claimed", play.setup.steps, play.job.run_root.hex())
+    assert texts.seconds_left == play.job.since + play.job.spec.challenge_window - now
+    (dispute,) = texts.disputes
     assert (dispute.status, dispute.level, dispute.auditor) == ("open", "run", auditor.address)
     assert (dispute.turn, dispute.seconds_left) == ("trainer", deadline - now)
     assert turn is Turn.TRAINER

@@ -92,49 +92,49 @@ MOVES = {
 @pytest.fixture(params=STORIES)
 def story(request: pytest.FixtureRequest, scene: Scene) -> tuple[Story, str]:
     trainers, auditors, setup, _ = STORIES[request.param]
-    told = Story(scene, trainers, auditors, setup)
-    told.start()
-    return told, request.param
+    text = Story(scene, trainers, auditors, setup)
+    text.start()
+    return text, request.param
 
 
 def test_killed_before_every_move(story: tuple[Story, str]) -> None:
     """O2: no player keeps anything from one move to the next; started again it would send the very same."""
-    told, name = story
+    text, name = story
 
     def kill(who: str, call: Call) -> bool:
-        told.kill(who)
-        assert due(told.players[who]) == call
-        call.send(told.players[who].game)
+        text.kill(who)
+        assert due(text.players[who]) == call
+        call.send(text.players[who].game)
         return True
 
-    made = told.moves(kill)
-    assert told.play.verdicts == STORIES[name][3]
+    made = text.moves(kill)
+    assert text.play.verdicts == STORIES[name][3]
     assert MOVES[name] <= set(made)
 
 
 def test_killed_between_a_move_and_its_receipt(story: tuple[Story, str]) -> None:
     """The transaction was sent, the sender does not know: started again it finds its move made, or has nothing to
     do."""
-    told, name = story
+    text, name = story
 
     def send_and_die(who: str, call: Call) -> None:
-        call.send(told.players[who].game)
-        told.kill(who)
+        call.send(text.players[who].game)
+        text.kill(who)
 
-    told.moves(send_and_die)
-    assert told.play.verdicts == STORIES[name][3]
-    assert told.play.job.disputes == 1
+    text.moves(send_and_die)
+    assert text.play.verdicts == STORIES[name][3]
+    assert text.play.job.disputes == 1
 
 
 def test_every_move_is_front_run_by_its_own_copy(story: tuple[Story, str]) -> None:
     """O1, O5, F1: the same call of the same account is included first. A move that is already made counts as
     success."""
-    told, name = story
-    for player in told.players.values():
+    text, name = story
+    for player in text.players.values():
         race(player)
-    told.moves(lambda who, call: None)
-    assert told.play.verdicts[:1] == STORIES[name][3][:1]
-    assert told.play.phase in (Phase.FINAL, Phase.CONVICTED)
+    text.moves(lambda who, call: None)
+    assert text.play.verdicts[:1] == STORIES[name][3][:1]
+    assert text.play.phase in (Phase.FINAL, Phase.CONVICTED)
 
 
 def race(player: Player) -> None:
@@ -153,16 +153,16 @@ def race(player: Player) -> None:
 def test_the_public_moves_are_front_run(scene: Scene, name: str) -> None:
     """F1: reveals, openings, ties and proofs of another account: no player loses by it."""
     trainers, auditors, setup, verdicts = STORIES[name]
-    told = Story(scene, trainers, auditors, setup)
-    told.start()
+    text = Story(scene, trainers, auditors, setup)
+    text.start()
     stranger = scene.game()
 
     def run(who: str, call: Call) -> None:
         if call.name in ("reveal", "openLeaf", "tie", "tieUnchanged", "prove", "timeout", "finalize"):
             call.send(stranger)
 
-    told.moves(run)
-    assert told.play.verdicts == verdicts
+    text.moves(run)
+    assert text.play.verdicts == verdicts
 
 
 def test_a_challenge_that_comes_after_the_conviction_is_not_needed(scene: Scene) -> None:

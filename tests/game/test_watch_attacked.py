@@ -30,11 +30,11 @@ def named(*plays: Play) -> Limits:
 
 def calls(service: AuditorService) -> Counter[str]:
     """What the calls of the contract in one round are."""
-    game, asked, usual = service.game, Counter[str](), type(service.game)._call
-    game._call = lambda name, *args: asked.update([name]) or usual(game, name, *args)
+    game, queries, usual = service.game, Counter[str](), type(service.game)._call
+    game._call = lambda name, *args: queries.update([name]) or usual(game, name, *args)
     service.round()
     del game._call
-    return asked
+    return queries
 
 
 def again(service: AuditorService, play: Play, limits: Limits) -> AuditorService:
@@ -241,11 +241,11 @@ def test_segments_posted_for_others_are_not_executed(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     service = watch(play, named(play))
     machine = service.computation.history
-    asked: list[int] = []
-    machine.segment = lambda c, usual=machine.segment: asked.append(c) or usual(c)
+    queries: list[int] = []
+    machine.segment = lambda c, usual=machine.segment: queries.append(c) or usual(c)
     crowd = [play.auditor(None, Forcer, step=step) for step in (1, 5, 7)]
     for _ in range(20):
         for player in (*crowd, play.trainer):
             player.step()
         service.round()
-    assert play.events("TracePosted") and not asked and staked(play, service) == 0
+    assert play.events("TracePosted") and not queries and staked(play, service) == 0

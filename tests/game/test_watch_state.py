@@ -102,16 +102,16 @@ def interrupted(
     watched: Reader, patch: pytest.MonkeyPatch, node: RevmNode, when: int, change: Callable[[], object]
 ) -> tuple[dict[str, Any], int]:
     """A look in which something happens before one request; how many there were."""
-    asked, real = 0, node.handle
+    calls, real = 0, node.handle
 
     def handle(method: str, params: list[Any]) -> dict[str, Any]:
-        nonlocal asked
-        if (asked := asked + 1) == when:
+        nonlocal calls
+        if (calls := calls + 1) == when:
             change()
         return real(method, params)
 
     patch.setattr(node, "handle", handle)
-    return watched.look(), asked
+    return watched.look(), calls
 
 
 def test_a_verdict_names_place_cause_and_words(scene: Scene) -> None:

@@ -126,10 +126,10 @@ def test_times_are_local_and_roles_are_those_of_the_glossary(
     explain(play.client, play.id, list(ROLES), None, Reporter())
     monkeypatch.undo()
     time.tzset()
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     end = datetime.fromtimestamp(play.job.since + SETUP.spec.challenge_window, timezone(timedelta(hours=9)))
-    assert f"challenge window ends {end:%Y-%m-%d %H:%M:%S} JST" in told
-    assert not re.search(r"\b\d{9,}\b", told), "no seconds since 1970, no wei"
+    assert f"challenge window ends {end:%Y-%m-%d %H:%M:%S} JST" in text
+    assert not re.search(r"\b\d{9,}\b", text), "no seconds since 1970, no wei"
     terms = re.findall(r"^\| (\w+) \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     assert set(ROLES) == set(Role) <= set(terms)
 

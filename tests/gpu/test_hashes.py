@@ -33,12 +33,12 @@ def test_roots() -> None:
 def test_a_state_is_hashed_together_and_only_changed_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     from vgame.commit import gpu_sha
 
-    asked: list[int] = []
-    monkeypatch.setattr(gpu_sha, "roots", lambda tensors: asked.append(len(tensors)) or [expected(t) for t in tensors])
+    calls: list[int] = []
+    monkeypatch.setattr(gpu_sha, "roots", lambda tensors: calls.append(len(tensors)) or [expected(t) for t in tensors])
     state = [torch.randn(5), torch.randn(9)]
     first = commit.tensors_root(Kind.STATE, state)
     state[1][7] += 1
     second = commit.tensors_root(Kind.STATE, state)
-    assert asked == [2, 1] and first != second
+    assert calls == [2, 1] and first != second
     with gate.kernels(False):
         assert second == commit.tensors_root(Kind.STATE, [t.clone() for t in state])

@@ -29,7 +29,7 @@ def test_a_quiet_claim_costs_few_requests(some_scene: Scene, monkeypatch: pytest
         for _ in range(20):  # until the claims of the tests before are read, and those that are final left out
             service.round()
         calls: list[Request] = []
-        t.proxy.lie = staticmethod(lambda asked, truth: calls.append(asked) or truth())
+        t.proxy.lie = staticmethod(lambda queries, truth: calls.append(queries) or truth())
         posts: list[Any] = []
         post = t.proxy.do_POST
         monkeypatch.setattr(t.proxy, "do_POST", lambda self: posts.append(1) or post(self))

@@ -87,8 +87,8 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
         "receive", job, *at, "--bundle", "bundle", "--from", "http://127.0.0.1:9", "--out", "w.st", "--dry-run"
     )
     assert dry[-1]["call"] == "expire" and dry[-1]["due"] is False and not (tmp_path / "none").exists()
-    told, _ = looker.run("why", job, *at, "--as", "trainer", "--account", trainer.wallet.address)
-    assert told[-1]["call"] == "acceptJob" and told[-1]["due"]
+    texts, _ = looker.run("why", job, *at, "--as", "trainer", "--account", trainer.wallet.address)
+    assert texts[-1]["call"] == "acceptJob" and texts[-1]["due"]
 
     common = ("--bundle", "bundle", "--any-terms")
     told_to = ("--notify", "sh -c 'cat >> notified'")
@@ -97,8 +97,8 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
     game = Game(some_scene.chain, deployed[-1]["game"])
     try:
         assert wait_until(lambda: game.job(bytes.fromhex(job)).phase is Phase.CLAIMED, 240)
-        told, _ = client.run("status", *at, "--job", job, "--account", client.wallet.address)
-        assert told[-1]["jobs"][0]["phase"] == "claimed" and told[-1]["account"]["credits"] == 0
+        texts, _ = client.run("status", *at, "--job", job, "--account", client.wallet.address)
+        assert texts[-1]["jobs"][0]["phase"] == "claimed" and texts[-1]["account"]["credits"] == 0
         watched, _ = trainer.run("monitor", *at, "--account", trainer.wallet.address, "--once")
         assert [w["event"] for w in watched] == ["calm"]
         own = ("--bundle", "bundle", "--store", "trainer", "--client", client.wallet.address)
@@ -156,16 +156,16 @@ def test_unprintable_text_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii:strict"}
     command = [sys.executable, "-m", "vgame.cli", "prepare", "job.toml", "--out", "Bündel"]
-    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    assert "B\\xfcndel: " in told.stdout
+    texts = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert texts.returncode == 0, texts.stderr
+    assert "B\\xfcndel: " in texts.stdout
 
 
 def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
     """Started like a daemon: printed text is written into no other file."""
     shell = f'exec "{sys.executable}" -m vgame.cli inspect "{tmp_path}" <&- >&-'
-    told = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
-    assert told.returncode == 1 and b"Traceback" not in told.stderr and told.stderr.count(b"\n") == 1
+    texts = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    assert texts.returncode == 1 and b"Traceback" not in texts.stderr and texts.stderr.count(b"\n") == 1
     shell = f'exec "{sys.executable}" -m vgame.cli --help <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode == 0
 

@@ -143,9 +143,9 @@ def test_an_outage_in_a_long_scan_repeats_only_unread_parts(provider: Provider, 
     seen = []
 
     def away(asked: Request, truth: Truth) -> Request:
-        told = honest(asked, truth)
+        text = honest(asked, truth)
         seen.append(asked["method"])
-        return {"error": {"code": -32000, "message": "away"}} if seen.count("eth_getLogs") > 2 else told
+        return {"error": {"code": -32000, "message": "away"}} if seen.count("eth_getLogs") > 2 else text
 
     provider.handler.lie = staticmethod(away)
     with pytest.raises(VgameError, match="refused a request"):

@@ -67,8 +67,8 @@ def test_old_ranges_are_read_again_in_small_parts(
     game = provider.game()
 
     def lags(asked: Request, truth: Truth) -> Request:
-        told = honest(asked, truth)
-        return told | {"result": []} if asked["method"] == "eth_getLogs" and provider.asked[-1][0] == born else told
+        text = honest(asked, truth)
+        return text | {"result": []} if asked["method"] == "eth_getLogs" and provider.asked[-1][0] == born else text
 
     provider.handler.lie = staticmethod(lags)
     known = provider.jobs(game)  # without the jobs of the first range

@@ -21,14 +21,14 @@ from vgame.errors import ContractError, EndpointError, NotYet
 def content_of(opening: str, change: Any, *sources: str) -> Any:
     """The events of that name with other data, in logs and receipts."""
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        told = truth()
-        if asked["method"] in (sources or ("eth_getLogs", "eth_getBlockReceipts")):
-            found = told["result"]
-            logs = found if asked["method"] == "eth_getLogs" else [log for receipt in found for log in receipt["logs"]]
+    def lie(query: Request, truth: Truth) -> Request:
+        reply = truth()
+        if query["method"] in (sources or ("eth_getLogs", "eth_getBlockReceipts")):
+            found = reply["result"]
+            logs = found if query["method"] == "eth_getLogs" else [log for receipt in found for log in receipt["logs"]]
             for log in (log for log in logs if log["topics"][0] == topic(opening)):
                 log["data"] = "0x" + change(bytearray.fromhex(log["data"][2:])).hex()
-        return told
+        return reply
 
     return lie
 
@@ -46,20 +46,20 @@ def emptied(data: bytearray) -> bytearray:
     return data
 
 
-def no_logs(asked: Request, truth: Truth) -> Request:
+def no_logs(query: Request, truth: Truth) -> Request:
     """No events at all: an endpoint that lags behind itself."""
-    told = truth()
-    return told | {"result": []} if asked["method"] in ("eth_getLogs", "eth_getBlockReceipts") else told
+    reply = truth()
+    return reply | {"result": []} if query["method"] in ("eth_getLogs", "eth_getBlockReceipts") else reply
 
 
 def instead(old: str, new: str) -> Any:
     """One string for another in every answer: a lie without contradiction."""
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        told = truth()
-        if asked["method"] in ("eth_call", "eth_getLogs"):
-            told["result"] = replaced(told.get("result"), old, new)
-        return told
+    def lie(query: Request, truth: Truth) -> Request:
+        reply = truth()
+        if query["method"] in ("eth_call", "eth_getLogs"):
+            reply["result"] = replaced(reply.get("result"), old, new)
+        return reply
 
     return lie
 
@@ -76,9 +76,9 @@ def forged_receipts() -> Any:
     """No transaction is forwarded, but all are reported as included."""
     forged: dict[str, Request] = {}
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        if asked["method"] == "eth_sendRawTransaction":
-            digest = Web3.to_hex(Web3.keccak(hexstr=asked["params"][0]))
+    def lie(query: Request, truth: Truth) -> Request:
+        if query["method"] == "eth_sendRawTransaction":
+            digest = Web3.to_hex(Web3.keccak(hexstr=query["params"][0]))
             forged[digest] = {
                 "transactionHash": digest,
                 "status": "0x1",
@@ -96,19 +96,19 @@ def forged_receipts() -> Any:
                 "contractAddress": None,
             }
             return {"result": digest}
-        if asked["method"] == "eth_getTransactionReceipt" and asked["params"][0] in forged:
-            return {"result": forged[asked["params"][0]]}
+        if query["method"] == "eth_getTransactionReceipt" and query["params"][0] in forged:
+            return {"result": forged[query["params"][0]]}
         return truth()
 
     return lie
 
 
-def foreign_receipts(asked: Request, truth: Truth) -> Request:
+def foreign_receipts(query: Request, truth: Truth) -> Request:
     """The receipt of another transaction."""
-    told = truth()
-    if asked["method"] == "eth_getTransactionReceipt" and told["result"]:
-        told["result"]["transactionHash"] = "0x" + "77" * 32
-    return told
+    reply = truth()
+    if query["method"] == "eth_getTransactionReceipt" and reply["result"]:
+        reply["result"]["transactionHash"] = "0x" + "77" * 32
+    return reply
 
 
 def test_a_receipt_without_its_effect_is_not_believed(node: Scene) -> None:
@@ -208,15 +208,15 @@ def test_a_dispute_reported_at_another_place(node: Scene) -> None:
             auditor.step()
         asks, field = selector("getDisputes", "bytes32,uint256,uint256"), slice(224, 256)  # the step of the first one
 
-        def lie(asked: Request, truth: Truth) -> Request:
-            told = truth()
-            if asked["method"] == "eth_call" and asked["params"][0].get(
-                "data", asked["params"][0].get("input", "")
+        def lie(query: Request, truth: Truth) -> Request:
+            reply = truth()
+            if query["method"] == "eth_call" and query["params"][0].get(
+                "data", query["params"][0].get("input", "")
             ).startswith(asks):
-                words = bytearray.fromhex(told["result"][2:])
+                words = bytearray.fromhex(reply["result"][2:])
                 words[field] = (int.from_bytes(words[field], "big") - 1).to_bytes(32, "big")
-                told["result"] = "0x" + words.hex()
-            return told
+                reply["result"] = "0x" + words.hex()
+            return reply
 
         refuses(t, auditor, lie, EndpointError, "is contested at state")
         assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED

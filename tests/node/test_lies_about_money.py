@@ -56,13 +56,13 @@ def test_another_chain_after_an_outage(node: Scene) -> None:
 def fee_lie(base: int | None = None, tip: int | None = None) -> Any:
     """Another price of gas than the chain's, wei."""
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        told = truth()
-        if asked["method"] == "eth_maxPriorityFeePerGas" and tip is not None:
-            told["result"] = hex(tip)
-        if asked["method"] == "eth_getBlockByNumber" and base is not None:
-            told["result"]["baseFeePerGas"] = hex(base)
-        return told
+    def lie(query: Request, truth: Truth) -> Request:
+        reply = truth()
+        if query["method"] == "eth_maxPriorityFeePerGas" and tip is not None:
+            reply["result"] = hex(tip)
+        if query["method"] == "eth_getBlockByNumber" and base is not None:
+            reply["result"]["baseFeePerGas"] = hex(base)
+        return reply
 
     return lie
 
@@ -108,8 +108,8 @@ def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
             wallet.account, "sign_transaction", lambda tx: offers.append(tx["maxFeePerGas"]) or sign(tx)
         )
 
-        def swallow(asked: Request, truth: Truth) -> Request:
-            return {"result": "0x" + "11" * 32} if asked["method"] == "eth_sendRawTransaction" else truth()
+        def swallow(query: Request, truth: Truth) -> Request:
+            return {"result": "0x" + "11" * 32} if query["method"] == "eth_sendRawTransaction" else truth()
 
         t.proxy.lie = staticmethod(swallow)
         with pytest.raises(ChainError, match="the most is 32 times the base fee"):
@@ -123,11 +123,11 @@ def test_nothing_waits_for_a_number_that_cannot_be_reached(node: Scene, monkeypa
         monkeypatch.setattr(wallet_module, "RECEIPT_TIMEOUT", 0)
         wallet, sent = t.seat(Trainer).game.wallet, list[str]()
 
-        def keep(asked: Request, truth: Truth) -> Request:
-            if asked["method"] == "eth_sendRawTransaction":
-                sent.append(asked["params"][0])
+        def keep(query: Request, truth: Truth) -> Request:
+            if query["method"] == "eth_sendRawTransaction":
+                sent.append(query["params"][0])
                 return {"result": "0x" + "11" * 32}
-            if asked["method"] == "eth_getTransactionCount" and not sent:
+            if query["method"] == "eth_getTransactionCount" and not sent:
                 return {"result": hex(int(truth()["result"], 16) + 2)}
             return truth()
 
@@ -161,8 +161,8 @@ def test_an_answer_that_is_nonsense_is_one_sentence(cheat: Play, method: str, no
     with table(cheat.scene, play=cheat) as t:
         auditor = t.seat(Auditor)
 
-        def lie(asked: Request, truth: Truth) -> Request:
-            return {"result": nonsense} if asked["method"] == method else truth()
+        def lie(query: Request, truth: Truth) -> Request:
+            return {"result": nonsense} if query["method"] == method else truth()
 
         t.proxy.lie = staticmethod(lie)
         with pytest.raises(EndpointError, match="answers what cannot be read") as caught:
@@ -195,9 +195,9 @@ def test_a_revert_that_is_nonsense(cheat: Play, data: Any) -> None:
     with table(cheat.scene, play=cheat) as t:
         game = t.seat(Auditor).game
 
-        def lie(asked: Request, truth: Truth) -> Request:
+        def lie(query: Request, truth: Truth) -> Request:
             error = {"code": 3, "message": "execution reverted", "data": data}
-            return {"error": error} if asked["method"] == "eth_call" else truth()
+            return {"error": error} if query["method"] == "eth_call" else truth()
 
         t.proxy.lie = staticmethod(lie)
         with pytest.raises(VgameError):
@@ -210,11 +210,11 @@ def test_a_phase_that_there_is_not(cheat: Play) -> None:
     with table(cheat.scene, play=cheat) as t:
         game = t.seat(Auditor).game
 
-        def lie(asked: Request, truth: Truth) -> Request:
-            told = truth()
-            if asked["method"] == "eth_call":
-                told["result"] = "0x" + f"{99:064x}" + told["result"][66:]
-            return told
+        def lie(query: Request, truth: Truth) -> Request:
+            reply = truth()
+            if query["method"] == "eth_call":
+                reply["result"] = "0x" + f"{99:064x}" + reply["result"][66:]
+            return reply
 
         t.proxy.lie = staticmethod(lie)
         for view in (game.job, game.verdict):

@@ -33,9 +33,9 @@ def t(some_scene: Scene) -> Iterator[Table]:
         yield t
 
 
-def offered(asked: Request) -> tuple[int, int, int]:
+def offered(query: Request) -> tuple[int, int, int]:
     """Tip, most per gas, and gas of a transaction."""
-    tx = TypedTransaction.from_bytes(HexBytes(asked["params"][0])).as_dict()
+    tx = TypedTransaction.from_bytes(HexBytes(query["params"][0])).as_dict()
     return tx["maxPriorityFeePerGas"], tx["maxFeePerGas"], tx["gas"]
 
 
@@ -46,10 +46,10 @@ def error(message: str, **more: Any) -> Request:
 def least_tip(least: int, message: str, suggested: int | None = None) -> Callable[[Request, Truth], Request]:
     """A node with a minimum tip."""
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        if asked["method"] == "eth_maxPriorityFeePerGas":
+    def lie(query: Request, truth: Truth) -> Request:
+        if query["method"] == "eth_maxPriorityFeePerGas":
             return {"result": hex(least if suggested is None else suggested)}
-        if asked["method"] == "eth_sendRawTransaction" and (tip := offered(asked)[0]) < least:
+        if query["method"] == "eth_sendRawTransaction" and (tip := offered(query)[0]) < least:
             return error(message.format(least=least, tip=tip))
         return truth()
 
@@ -81,10 +81,10 @@ def test_no_tip_above_the_owners_limit(t: Table, monkeypatch: pytest.MonkeyPatch
     trainer, offers = t.seat(Trainer), []
     lie = least_tip(25 * GWEI, LOW[2])
 
-    def noted(asked: Request, truth: Truth) -> Request:
-        if asked["method"] == "eth_sendRawTransaction":
-            offers.append(offered(asked)[1])
-        return lie(asked, truth)
+    def noted(query: Request, truth: Truth) -> Request:
+        if query["method"] == "eth_sendRawTransaction":
+            offers.append(offered(query)[1])
+        return lie(query, truth)
 
     t.proxy.lie = staticmethod(noted)
     with pytest.raises(ChainError, match="below configured minimum"):
@@ -98,10 +98,10 @@ def test_no_tip_above_the_owners_limit(t: Table, monkeypatch: pytest.MonkeyPatch
 def test_other_refusals_are_not_answered_by_a_dearer_offer(t: Table, message: str) -> None:
     trainer, offers = t.seat(Trainer), []
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        if asked["method"] != "eth_sendRawTransaction":
+    def lie(query: Request, truth: Truth) -> Request:
+        if query["method"] != "eth_sendRawTransaction":
             return truth()
-        offers.append(offered(asked))
+        offers.append(offered(query))
         return error(message)
 
     t.proxy.lie = staticmethod(lie)
@@ -116,10 +116,10 @@ def test_a_node_that_caps_a_transaction_is_offered_less(t: Table, excess: int) -
     trainer, sent = t.seat(Trainer), []
     base, tip = t.chain.fees()
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        if asked["method"] != "eth_sendRawTransaction":
+    def lie(query: Request, truth: Truth) -> Request:
+        if query["method"] != "eth_sendRawTransaction":
             return truth()
-        _, most, gas = offered(asked)
+        _, most, gas = offered(query)
         sent.append(most * gas)
         cap = gas * (base + (base + tip) * excess // 100)
         if most * gas > cap:
@@ -132,9 +132,9 @@ def test_a_node_that_caps_a_transaction_is_offered_less(t: Table, excess: int) -
 
 
 def test_a_cap_below_the_base_fee_is_named(t: Table) -> None:
-    def lie(asked: Request, truth: Truth) -> Request:
+    def lie(query: Request, truth: Truth) -> Request:
         capped = error("tx fee (1.50 ether) exceeds the configured cap (1.00 ether)")
-        return capped if asked["method"] == "eth_sendRawTransaction" else truth()
+        return capped if query["method"] == "eth_sendRawTransaction" else truth()
 
     trainer = t.seat(Trainer)
     t.proxy.lie = staticmethod(lie)
@@ -168,10 +168,10 @@ def test_a_revert_is_known_in_every_form(t: Table, form: str) -> None:
     with pytest.raises(ContractError) as plain:
         game._call("turn", t.play.id, 9)
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        told = truth()
-        data = told.get("error", {}).get("data")
-        return {"error": FORMS[form](data)} if data else told
+    def lie(query: Request, truth: Truth) -> Request:
+        text = truth()
+        data = text.get("error", {}).get("data")
+        return {"error": FORMS[form](data)} if data else text
 
     asking = t.seat(Trainer).game
     t.proxy.lie = staticmethod(lie)
@@ -187,9 +187,9 @@ def test_a_revert_is_known_in_every_form(t: Table, form: str) -> None:
 def test_other_errors_get_no_name_of_the_contract(t: Table, data: Any) -> None:
     asking = t.seat(Trainer).game
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        told = truth()
-        return {"error": {"code": -32000, "message": "no", "data": data}} if "error" in told else told
+    def lie(query: Request, truth: Truth) -> Request:
+        text = truth()
+        return {"error": {"code": -32000, "message": "no", "data": data}} if "error" in text else text
 
     t.proxy.lie = staticmethod(lie)
     with pytest.raises(VgameError) as found:

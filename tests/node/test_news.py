@@ -18,15 +18,15 @@ Told = list[tuple[str, dict[str, Any]]]
 
 def told_of(player: Player) -> Told:
     """The events of a player, from now on."""
-    told: Told = []
+    output: Told = []
     reporter = Reporter(who="player")
-    reporter.listeners.append(lambda event, fields: told.append((event, fields)))
+    reporter.listeners.append(lambda event, fields: output.append((event, fields)))
     News(player.game, reporter)
-    return told
+    return output
 
 
-def named(told: Told, event: str) -> list[dict[str, Any]]:
-    return [fields for name, fields in told if name == event]
+def named(output: Told, event: str) -> list[dict[str, Any]]:
+    return [fields for name, fields in output if name == event]
 
 
 def convicted(scene: Scene) -> tuple[Play, Player, Told, Told]:
@@ -55,8 +55,8 @@ def test_every_transaction_is_reported_with_its_gas_and_hash(some_scene: Scene) 
 def test_a_conviction_is_reported_with_its_money(some_scene: Scene) -> None:
     play, auditor, heard, other = convicted(some_scene)
     (event,) = [e for e in play.client.events(job=play.id) if e.name == "Convicted"]
-    for told, winner in ((heard, "this account"), (other, auditor.address)):
-        (end,) = named(told, "phase")
+    for output, winner in ((heard, "this account"), (other, auditor.address)):
+        (end,) = named(output, "phase")
         assert (end["phase"], end["amount"], end["dispute"]) == ("convicted", event.args["amount"], 0)
         assert end["transaction"].removeprefix("0x") == event.transaction.removeprefix("0x")
         assert f"(element): {event.args['amount'] / 10**18:.6g} ether of its bond to {winner}, " in end["text"]
@@ -80,7 +80,7 @@ def test_a_wrong_auditor_gets_a_report(some_scene: Scene) -> None:
 def test_an_incomplete_receipt_stops_no_move(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     play = some_scene.post(SETUP)
     trainer = play.new_trainer()
-    told, wait = told_of(trainer), trainer.game.wallet.send
+    output, wait = told_of(trainer), trainer.game.wallet.send
     monkeypatch.setattr(trainer.game.wallet, "send", lambda *a: dict(wait(*a), gasUsed=None))
     trainer.accept()
-    assert play.phase is Phase.ACCEPTED and not named(told, "sent")
+    assert play.phase is Phase.ACCEPTED and not named(output, "sent")

@@ -19,11 +19,11 @@ def test_a_snapshot_is_of_one_block(some_scene: Scene, hashes: bool) -> None:
     """A node without hashes is queried by number."""
     named: list[Any] = []
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        if asked["method"] == "eth_getBalance" and not hashes:
+    def lie(query: Request, truth: Truth) -> Request:
+        if query["method"] == "eth_getBalance" and not hashes:
             return {"error": {"code": -32602, "message": "invalid argument: no hashes"}}
-        if asked["method"] == "eth_call":
-            named.append(asked["params"][1])
+        if query["method"] == "eth_call":
+            named.append(query["params"][1])
             some_scene.chain.advance(1)
         return truth()
 

@@ -14,8 +14,8 @@ from vgame.chain.game import Game
 from vgame.errors import ChainError
 
 
-def pruned(asked: Request, truth: Truth) -> Request:
-    if asked["method"] == "eth_getLogs":
+def pruned(query: Request, truth: Truth) -> Request:
+    if query["method"] == "eth_getLogs":
         return {"error": {"code": 4444, "message": "pruned history unavailable"}}
     return truth()
 

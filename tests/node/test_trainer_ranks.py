@@ -53,7 +53,7 @@ def test_two_ranks_accept_train_claim_and_are_paid(some_scene: Scene, tmp_path: 
     finally:
         for process in ranks:
             process.kill()
-    said = [json.loads(line) for line in ranks[0].stdout]
-    claimed = [line["run_root"] for line in said if line["event"] == "claimed"]
+    text = [json.loads(line) for line in ranks[0].stdout]
+    claimed = [line["run_root"] for line in text if line["event"] == "claimed"]
     assert claimed == [vgame.train(vgame.Bundle.load(tmp_path / "bundle"), tmp_path / "alone").root]
     assert ranks[1].stdout.read() == "", "one says what happens"

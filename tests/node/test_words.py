@@ -38,26 +38,26 @@ def a_phase(phase: Phase, times: int, asks: str = GET_JOB) -> Any:
     """So many times getJob shows the job in this phase."""
     left = [times]
 
-    def lie(asked: Request, truth: Truth) -> Request:
-        told = truth()
-        if asked["method"] == "eth_call" and left[0]:
-            call = asked["params"][0]
+    def lie(query: Request, truth: Truth) -> Request:
+        text = truth()
+        if query["method"] == "eth_call" and left[0]:
+            call = query["params"][0]
             if call.get("data", call.get("input", "")).startswith(asks):
                 left[0] -= 1
-                told["result"] = "0x" + f"{phase:064x}" + told["result"][66:]
-        return told
+                text["result"] = "0x" + f"{phase:064x}" + text["result"][66:]
+        return text
 
     return lie
 
 
-def other_client(asked: Request, truth: Truth) -> Request:
+def other_client(query: Request, truth: Truth) -> Request:
     """getJob shows the order of another client."""
-    told = truth()
-    call = asked["params"][0] if asked["method"] == "eth_call" else {}
+    text = truth()
+    call = query["params"][0] if query["method"] == "eth_call" else {}
     if call.get("data", call.get("input", "")).startswith(GET_JOB):
         client = "0" * 24 + "77" * 20
-        told["result"] = told["result"][: 2 + 64 * 11] + client + told["result"][66 + 64 * 11 :]
-    return told
+        text["result"] = text["result"][: 2 + 64 * 11] + client + text["result"][66 + 64 * 11 :]
+    return text
 
 
 def test_an_order_that_was_shown_altered_is_known_again(node: Scene) -> None:
@@ -96,13 +96,13 @@ def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase, monkeypat
         trainer.accept()
         trainer.step()
         t.proxy.lie = staticmethod(a_phase(phase, 2))
-        said: list[str] = []
+        output: list[str] = []
         reporter = Reporter(who="trainer")
-        monkeypatch.setattr(reporter, "emit", lambda event, *_, **__: said.append(event))
+        monkeypatch.setattr(reporter, "emit", lambda event, *_, **__: output.append(event))
         t.play.pass_window()
         computation: Any = SimpleNamespace(run_root=bytes(32))
         assert play(trainer, computation, reporter, 0.01) is Phase.FINAL
-        assert t.play.phase is Phase.FINAL and said[-1] == "ended"
+        assert t.play.phase is Phase.FINAL and output[-1] == "ended"
 
 
 def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,12 +139,12 @@ def test_a_claim_of_another_shape_is_not_believed(honest: Play, word: int, value
     with table(honest.scene, play=honest) as t:
         auditor = t.seat(Auditor)
 
-        def lie(asked: Request, truth: Truth) -> Request:
-            told = truth()
-            call = asked["params"][0] if asked["method"] == "eth_call" else {}
+        def lie(query: Request, truth: Truth) -> Request:
+            text = truth()
+            call = query["params"][0] if query["method"] == "eth_call" else {}
             if call.get("data", call.get("input", "")).startswith(GET_JOB):
-                told["result"] = told["result"][: 2 + 64 * word] + f"{value:064x}" + told["result"][66 + 64 * word :]
-            return told
+                text["result"] = text["result"][: 2 + 64 * word] + f"{value:064x}" + text["result"][66 + 64 * word :]
+            return text
 
         refuses(t, auditor, lie, EndpointError, "the reply is ignored")
         assert not auditor.step()
@@ -156,13 +156,13 @@ def test_the_number_of_a_block_does_not_count(honest: Play) -> None:
         auditor = t.seat(Auditor)
         asked_for = 0
 
-        def lie(asked: Request, truth: Truth) -> Request:
+        def lie(query: Request, truth: Truth) -> Request:
             nonlocal asked_for
             asked_for += 1
-            told = truth()
-            if asked["method"] == "eth_getBlockByNumber" and asked["params"][0] == "latest":
-                told["result"]["number"] = hex(2**40)
-            return told
+            text = truth()
+            if query["method"] == "eth_getBlockByNumber" and query["params"][0] == "latest":
+                text["result"]["number"] = hex(2**40)
+            return text
 
         t.proxy.lie = staticmethod(lie)
         before = t.sent(auditor)

@@ -56,8 +56,8 @@ class Ranks:
     def wait(self, timeout: float = 120) -> tuple[list[int], str]:
         """Exit codes and the text on stderr."""
         try:
-            said = [p.communicate(timeout=timeout)[1] for p in self.processes]
+            output = [p.communicate(timeout=timeout)[1] for p in self.processes]
         finally:
             for process in self.processes:
                 process.kill()
-        return [p.returncode for p in self.processes], "".join(said)
+        return [p.returncode for p in self.processes], "".join(output)

@@ -287,9 +287,9 @@ def test_names_are_compared_with_the_order(
     order = shutil.copytree(trained / "job", tmp_path / "order")
     assert audit_offline(run, "default", None, None, 1, QUIET, order)
     bundle = load_bundle(order)
-    said = told(capsys, "audited_job")
+    output = told(capsys, "audited_job")
     roots = (bundle.identity, bundle.data_root, bundle.initial_root, bundle.program.labels.root)
-    assert tuple(said[what] for what in ("job", "data", "initial_state", "names")) == tuple(r.hex() for r in roots)
+    assert tuple(output[what] for what in ("job", "data", "initial_state", "names")) == tuple(r.hex() for r in roots)
     swap_names(run / "job")
     assert load_bundle(run / "job").identity == bundle.identity  # no root of the order shows it
     with pytest.raises(StoreError, match="holds a run whose tensors have other names"):

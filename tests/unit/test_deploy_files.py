@@ -68,5 +68,5 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         pytest.skip("systemd-analyze is not installed: the unit is not verified")
     text = (DEPLOY / "vgame@.service").read_text()
     (tmp_path / "vgame@.service").write_text(text.replace("/usr/local/bin/vgame", sys.executable))
-    said = subprocess.run(["systemd-analyze", "verify", tmp_path / "vgame@.service"], capture_output=True, text=True)
-    assert (said.returncode, said.stderr) == (0, "")
+    output = subprocess.run(["systemd-analyze", "verify", tmp_path / "vgame@.service"], capture_output=True, text=True)
+    assert (output.returncode, output.stderr) == (0, "")

@@ -102,8 +102,8 @@ def test_every_write_of_a_run_is_made_again(
     for n in range(opening + 1, writes + 1):
         disk, folder = Full(monkeypatch, n), tmp_path / f"{n}"
         store = run(folder, bundle, agent)
-        said = capsys.readouterr().out
-        assert "No space left on device" in said and "(trying again)" in said
+        text = capsys.readouterr().out
+        assert "No space left on device" in text and "(trying again)" in text
         assert files(folder) == whole and disk.flushes > n + 2
         store.release()
         type(store)(folder, bundle).lock()  # its checks are whole

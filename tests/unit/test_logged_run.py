@@ -58,8 +58,8 @@ def test_another_device_gives_the_same_roots(run: Path, capsys: pytest.CaptureFi
     store = open_run(run)
     assert isinstance(store, LoggedStore) and store.log.steps == 4 and len(set(store.log_roots)) == 2
     assert audit(run) and audit(run, "2..2")
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"log"' in line]
-    assert told[0]["event"] == "log" and told[0]["bytes"] == store.log.path.stat().st_size
+    output = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"log"' in line]
+    assert output[0]["event"] == "log" and output[0]["bytes"] == store.log.path.stat().st_size
 
 
 @pytest.mark.parametrize("bits", (26, 29))

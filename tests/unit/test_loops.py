@@ -220,9 +220,9 @@ def elementary(cache: Path, before: str = "") -> subprocess.Popen:
 
 def told(*processes: subprocess.Popen) -> list[tuple[list[list[int]], list[int]]]:
     """The words that each computed, and whether the loops were in the cache."""
-    said = [process.communicate(timeout=300)[0] for process in processes]
+    texts = [process.communicate(timeout=300)[0] for process in processes]
     assert not any(process.returncode for process in processes)
-    return [json.loads(text) for text in said]
+    return [json.loads(text) for text in texts]
 
 
 @pytest.fixture(scope="module")

@@ -65,17 +65,17 @@ def test_a_state_that_is_there_for_one_process_only(copy: Path, monkeypatch: pyt
 
 
 def test_a_killed_worker_costs_its_part_only(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, audit = [], _Worker.audit
+    calls, audit = [], _Worker.audit
 
     def killed_once(self: _Worker, part):
-        asked.append(part)
-        if len(asked) == 3:
+        calls.append(part)
+        if len(calls) == 3:
             os.kill(self.process.pid, signal.SIGKILL)
         return audit(self, part)
 
     monkeypatch.setattr(_Worker, "audit", killed_once)
     assert vgame.audit(run, record=tmp_path / "record").match
-    assert asked == [(c, c, c - 1) for c in (1, 2, 3, 3, 4, 5, 6)]
+    assert calls == [(c, c, c - 1) for c in (1, 2, 3, 3, 4, 5, 6)]
 
 
 def test_a_part_that_kills_every_worker_ends_the_audit(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,10 +152,10 @@ def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.
         vgame.audit(run, record=record, progress=lambda *told: seen.append(told[1]), cancel=enough)
     known = len(record.read_text().splitlines())
     assert 2 <= known < 6
-    asked, audit = [], _Worker.audit
-    monkeypatch.setattr(_Worker, "audit", lambda self, part: asked.append(part) or audit(self, part))
+    calls, audit = [], _Worker.audit
+    monkeypatch.setattr(_Worker, "audit", lambda self, part: calls.append(part) or audit(self, part))
     assert vgame.audit(run, record=record).match
-    assert len(asked) == 6 - known
+    assert len(calls) == 6 - known
 
 
 @pytest.mark.parametrize(
@@ -181,11 +181,11 @@ def test_a_signal_ends_an_audit_and_its_workers_at_once(copy: Path, told: int, c
 
 
 def test_an_audit_that_a_signal_ended_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, stopped, audit, record = [], [], _Worker.audit, tmp_path / "record"
+    calls, stopped, audit, record = [], [], _Worker.audit, tmp_path / "record"
 
     def audited(self: _Worker, part):
-        asked.append(part)
-        if len(asked) == 3:
+        calls.append(part)
+        if len(calls) == 3:
             os.kill(self.process.pid, signal.SIGSTOP)
             stopped.append(self.process.pid)
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -202,8 +202,8 @@ def test_an_audit_that_a_signal_ended_goes_on(run: Path, tmp_path: Path, monkeyp
         os.kill(stopped[0], 0)
     known = len(record.read_text().splitlines())
     assert 1 <= known < 6
-    asked = [None] * 3
-    assert vgame.audit(run, record=record).match and len(asked) == 3 + 6 - known
+    calls = [None] * 3
+    assert vgame.audit(run, record=record).match and len(calls) == 3 + 6 - known
 
 
 def test_a_record_of_another_run_is_ignored(run: Path, tmp_path: Path) -> None:

@@ -131,16 +131,16 @@ def test_the_bound_is_needed(monkeypatch):
 
 def test_digits_that_leave_a_sum_open_are_requested_again(monkeypatch):
     """Cancellation below the range of two digits, with terms on different ranks."""
-    asked: list[bool] = []
+    calls: list[bool] = []
     scales = partial.scales
     monkeypatch.setattr(
-        "vgame.ranks.sums.scales", lambda m, length, every: (asked.append(every), scales(m, length, every))[1]
+        "vgame.ranks.sums.scales", lambda m, length, every: (calls.append(every), scales(m, length, every))[1]
     )
     row = torch.tensor([2.0**120, 1.0, 2.0**-140, -(2.0**120), 2.0**-24, 0.0]).view(1, 1, 6)
     terms: dict[int, Terms] = {0: Summands(row[..., :3]), 1: Summands(row[..., 3:])}
     found = shared(2, (1, 1, 1), None, 6, lambda r: terms[r], nullcontext)
     assert all(torch.equal(part, certified.sum_rows(row).view(1)) for part in found)
-    assert True in asked, "all digits were needed"
+    assert True in calls, "all digits were needed"
 
 
 def test_a_ranks_sum_is_compared_with_its_terms():

@@ -108,11 +108,11 @@ def test_bytes_before_the_words_of_a_data_file_are_bounded(copy: Path) -> None:
 
 @pytest.mark.parametrize("end", ["?token=sesame&x=1", "/?token=sesame"])
 def test_the_query_of_a_url_goes_with_each_file(end: str, copy: Path) -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
     class Handler(SimpleHTTPRequestHandler):
         def send_head(self):
-            asked.append(self.path)
+            calls.append(self.path)
             return super().send_head()
 
         def log_message(self, *_: object) -> None:
@@ -122,5 +122,5 @@ def test_the_query_of_a_url_goes_with_each_file(end: str, copy: Path) -> None:
         Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         audit = vgame.audit(f"http://127.0.0.1:{server.server_port}/copy{end}")
         server.shutdown()
-    assert audit.match and all(path.endswith(end.lstrip("/")) and path.startswith("/copy/") for path in asked)
-    assert any("states/" in path for path in asked)
+    assert audit.match and all(path.endswith(end.lstrip("/")) and path.startswith("/copy/") for path in calls)
+    assert any("states/" in path for path in calls)

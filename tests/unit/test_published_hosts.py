@@ -34,5 +34,5 @@ def test_a_run_of_another_host(tmp_path: Path) -> None:
             server.kill()
             server.wait()
         assert there.sent() > sum(path.stat().st_size for path in run.folder.rglob("states/*")), "over the link"
-    told = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
-    assert done.returncode == 0 and told["match"] and told["checked"] == [1, 2, 3, 4, 5, 6], done.stderr
+    reply = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
+    assert done.returncode == 0 and reply["match"] and reply["checked"] == [1, 2, 3, 4, 5, 6], done.stderr

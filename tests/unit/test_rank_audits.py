@@ -24,9 +24,9 @@ def run(tmp_path_factory) -> Path:
 def audited(run: Path, *options: str, world: int = 2) -> tuple[list[int], list[dict], str]:
     """Exit codes, JSON output, and errors."""
     ranks = Ranks(world, [run], run, line=["-m", "vgame", "audit", str(run), "--json", *options])
-    said = [p.communicate(timeout=120) for p in ranks.processes]
-    lines = [json.loads(line) for out, _ in said for line in out.splitlines()]
-    return [p.returncode for p in ranks.processes], lines, "".join(err for _, err in said)
+    text = [p.communicate(timeout=120) for p in ranks.processes]
+    lines = [json.loads(line) for out, _ in text for line in out.splitlines()]
+    return [p.returncode for p in ranks.processes], lines, "".join(err for _, err in text)
 
 
 @pytest.mark.parametrize("options", [[], ["--segment", "2..3"]])
@@ -67,6 +67,6 @@ print(found[1].mine)
 def test_vgame_audit_in_a_process_group(run, tmp_path):
     (tmp_path / "script.py").write_text(IN_A_GROUP)
     ranks = Ranks(3, [run], run, line=[str(tmp_path / "script.py"), str(run)])
-    said = [p.communicate(timeout=120) for p in ranks.processes]
-    assert [p.returncode for p in ranks.processes] == [0, 0, 0], said
-    assert {out.strip() for out, _ in said} == {vgame.Run.open(run).root}
+    text = [p.communicate(timeout=120) for p in ranks.processes]
+    assert [p.returncode for p in ranks.processes] == [0, 0, 0], text
+    assert {out.strip() for out, _ in text} == {vgame.Run.open(run).root}

@@ -71,16 +71,16 @@ def test_ranks_that_agree_go_on(bundle, world):
 
 @pytest.mark.parametrize(("world", "broken"), [(2, 0), (2, 1), (3, 1), (4, 3)])
 def test_a_flipped_bit_is_named(bundle, world, broken):
-    told = errors(bundle, world, broken)
+    text = errors(bundle, world, broken)
     at = next(i for i, op in enumerate(bundle.program.operators) if isinstance(op, Contract))
     name = re.escape(bundle.program.operator_name(at))
-    assert re.match(f"rank {broken} computes other bits: step 1, operator {name}, element 5 of rank", told[0]), told[0]
-    assert told[1:] == [f"{told[0]} (said)"] * (world - 1), "one sentence, said by one rank"
+    assert re.match(f"rank {broken} computes other bits: step 1, operator {name}, element 5 of rank", text[0]), text[0]
+    assert text[1:] == [f"{text[0]} (said)"] * (world - 1), "one sentence, said by one rank"
 
 
 def test_a_fault_that_does_not_recur_is_reported(bundle):
-    told = errors(bundle, 3, 1, times=1)
-    assert "at step 1 a rank computed other bits once, and not again" in told[0]
+    text = errors(bundle, 3, 1, times=1)
+    assert "at step 1 a rank computed other bits once, and not again" in text[0]
 
 
 @pytest.mark.parametrize(("world", "broken"), [(2, 0), (2, 1), (3, 1), (4, 3)])
@@ -99,8 +99,8 @@ def test_a_rank_that_adds_up_its_terms_wrongly_is_named(world, broken):
         if tuple(out.shape[1:]) == (last.m, last.n) and a.shape[2] == last.k:
             out[0, 0] += 1.0
 
-    told = errors(bundle, world, broken, vendor=replace(NATIVE, product=product, multiply=None))
+    text = errors(bundle, world, broken, vendor=replace(NATIVE, product=product, multiply=None))
     assert re.match(
-        f"rank {broken} computes other bits: step 1, operator .* whose terms it adds up wrongly", told[0]
-    ), told[0]
-    assert told[1:] == [f"{told[0]} (said)"] * (world - 1), "one sentence, said by one rank"
+        f"rank {broken} computes other bits: step 1, operator .* whose terms it adds up wrongly", text[0]
+    ), text[0]
+    assert text[1:] == [f"{text[0]} (said)"] * (world - 1), "one sentence, said by one rank"

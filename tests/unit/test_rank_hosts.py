@@ -40,8 +40,8 @@ def bundle(tmp_path_factory) -> Path:
 
 
 def test_one_root_over_a_slow_link_that_loses_packets(hosts, bundle, tmp_path):
-    codes, said = Ranks(3, [bundle], tmp_path / "run", hosts=[hosts[0], hosts[1]]).wait()
-    assert codes == [0, 0, 0], said
+    codes, text = Ranks(3, [bundle], tmp_path / "run", hosts=[hosts[0], hosts[1]]).wait()
+    assert codes == [0, 0, 0], text
     assert vgame.Run.open(tmp_path / "run").root == vgame.train(bundle, tmp_path / "alone").root
     assert min(host.sent() for host in hosts) > 10**6, "the gradients went over the link"
     assert sum(host.dropped() for host in hosts) > 0, "packets were lost"
@@ -53,9 +53,9 @@ def test_a_host_that_is_gone_is_named(hosts, bundle, tmp_path):
     hosts[1].run("ip", "link", "set", hosts[1].interface, "down")
     ranks.processes[0].wait(60)
     ranks.processes[1].kill()
-    codes, said = ranks.wait()
-    assert codes[0] == 1 and "rank 1 (of 2, host " in said, said
-    assert "gives no sign of life for 12 s" in said or "died at step" in said, said
+    codes, text = ranks.wait()
+    assert codes[0] == 1 and "rank 1 (of 2, host " in text, text
+    assert "gives no sign of life for 12 s" in text or "died at step" in text, text
     alone = vgame.train(bundle, tmp_path / "alone")
     assert vgame.train(bundle, tmp_path / "run").root == alone.root, "it goes on from what is committed"
 

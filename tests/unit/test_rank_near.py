@@ -28,9 +28,9 @@ def meet(world: int) -> list[Near]:
         def tell(numbers):
             box[rank] = [*numbers]
             barrier.wait(10)
-            told = [box[q] for q in range(world)]
+            text = [box[q] for q in range(world)]
             barrier.wait(10)
-            return told
+            return text
 
         ranks[rank] = Near(rank, world, tell)
 

@@ -226,18 +226,18 @@ def test_runs_that_end_early_keep_nothing(bundles, tmp_path):
     (tmp_path / "script.py").write_text(ENDED_EARLY)
     line = [str(tmp_path / "script.py"), str(bundles["short"]), str(tmp_path)]
     ranks = Ranks(2, [tmp_path], tmp_path, line=line)
-    told = [p.communicate(timeout=120) for p in ranks.processes]
-    outputs = [out for out, _ in told]
-    assert outputs == ["Cancelled: early\n", "RankError: rank 0 has failed; it reports the error\n"], told
+    output = [p.communicate(timeout=120) for p in ranks.processes]
+    outputs = [out for out, _ in output]
+    assert outputs == ["Cancelled: early\n", "RankError: rank 0 has failed; it reports the error\n"], output
 
 
 def test_an_address_without_a_server(bundles, tmp_path):
     line = ["-m", "vgame", "train", str(bundles["short"]), "--out", str(tmp_path / "run"), "--timeout", "1"]
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "RANK": "1"}
     done = forked.run([sys.executable, *line], env=os.environ | environment | {"PYTHONPATH": str(ROOT)})
-    told = [line for line in done.stderr.splitlines() if line.startswith("vgame: ")]
-    assert done.returncode == 1 and len(told) == 1 and not (tmp_path / "run").exists()
-    assert "no group of 2 ranks came together at 127.0.0.1:" in told[0] and "within 1 s" in told[0]
+    output = [line for line in done.stderr.splitlines() if line.startswith("vgame: ")]
+    assert done.returncode == 1 and len(output) == 1 and not (tmp_path / "run").exists()
+    assert "no group of 2 ranks came together at 127.0.0.1:" in output[0] and "within 1 s" in output[0]
 
 
 @pytest.mark.nightly
@@ -265,5 +265,5 @@ def test_torchrun_ends_all_and_the_dead_rank_is_named(bundles, tmp_path):
         workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
         os.kill(int(workers[-1]), signal.SIGKILL)
         assert process.wait(120) == 1
-    told = [line for line in (tmp_path / "said").read_text().splitlines() if line.startswith("vgame: ")]
-    assert len(told) == 1 and f"process {workers[-1]}) died at step" in told[0], told
+    output = [line for line in (tmp_path / "said").read_text().splitlines() if line.startswith("vgame: ")]
+    assert len(output) == 1 and f"process {workers[-1]}) died at step" in output[0], output

@@ -110,24 +110,28 @@ class TestConnected:
         record, done = tmp_path / "record", []
         with pytest.raises(vgame.Cancelled):
             vgame.audit(
-                run, ray=address, record=record, progress=lambda *told: done.append(told), cancel=lambda: len(done) > 1
+                run,
+                ray=address,
+                record=record,
+                progress=lambda *call: done.append(call),
+                cancel=lambda: len(done) > 1,
             )
         known = len(record.read_text().splitlines())
         assert 2 <= known < 6
         done.clear()
-        assert vgame.audit(run, ray=address, record=record, progress=lambda *told: done.append(told)).match
+        assert vgame.audit(run, ray=address, record=record, progress=lambda *call: done.append(call)).match
         assert done[-1][1:3] == (6 - known, 6 - known)
 
     def test_a_signal_ends_it_at_once(self, run: Path, tmp_path: Path, address: str) -> None:
         """While its processes are stopped and would never end by themselves."""
-        copy, told = Path(shutil.copytree(run, tmp_path / "copy")), []
+        copy, output = Path(shutil.copytree(run, tmp_path / "copy")), []
 
         def stop() -> None:
             while not (found := executing(copy)):
                 time.sleep(0.01)
             for pid in found:
                 os.kill(pid, signal.SIGSTOP)
-            told.append(time.monotonic())
+            output.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGUSR1)
 
         before = signal.signal(signal.SIGUSR1, lambda *_: sys.exit(143))
@@ -136,7 +140,7 @@ class TestConnected:
         try:
             with pytest.raises(SystemExit):
                 vgame.audit(copy, ray=address, timeout=20)
-            assert time.monotonic() - told[0] < 10, "it did not wait until they were taken for dead"
+            assert time.monotonic() - output[0] < 10, "it did not wait until they were taken for dead"
         finally:
             signal.signal(signal.SIGUSR1, before)
             thread.join()

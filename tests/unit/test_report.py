@@ -101,11 +101,11 @@ def test_bits_have_values() -> None:
 
 def test_money_is_exact() -> None:
     assert "money in = out + credits + burnt, to the wei" in text_of(SINGLE)
-    told = (
+    texts = (
         "in 3.000000000000000001 = out 1 + credits 1 + burnt 1.000000000000000001; the contract's balance is "
         "2.000000000000000001"
     )
-    assert told in text_of(SINGLE)
+    assert texts in text_of(SINGLE)
     assert [exact_ether(x) for x in (0, 10 * ETHER, ETHER // 2)] == ["0", "10", "0.5"]
 
 

@@ -96,8 +96,8 @@ def test_no_part_of_a_run_that_diverged_at_once(run: Path) -> None:
 def test_a_divergence_that_is_none_is_found_at_its_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     diverged(run, 3)
     for chosen in ({"segment": "1..1"}, {"sample": 1.0}):
-        told = sentence(capsys, run, **chosen)
-        assert told.startswith("NO MATCH at checkpoint 2: theirs diverged at step 3, operator 0, element 0, mine no")
+        text = sentence(capsys, run, **chosen)
+        assert text.startswith("NO MATCH at checkpoint 2: theirs diverged at step 3, operator 0, element 0, mine no")
     assert not audit(run)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-1]["differs"] == 2 and {line["total"] for line in lines if line["event"] == "progress"} == {3}
@@ -145,7 +145,7 @@ def test_another_root_in_a_mode_that_does_not_replicate(tmp_path: Path, capsys: 
     roots.write_bytes(bytes(32) + roots.read_bytes()[32:])
     for file in (tmp_path / "run/states").glob("*2.safetensors"):
         file.unlink()
-    said = sentence(capsys, tmp_path / "run")
-    assert said.startswith("NO MATCH") and said.endswith(
+    output = sentence(capsys, tmp_path / "run")
+    assert output.startswith("NO MATCH") and output.endswith(
         "in mode 'fp32' an honest run on another device may differ too"
     )

@@ -50,13 +50,13 @@ def test_ties_go_to_even_however_close_the_first_enclosure() -> None:
     enclosure."""
     assert word(Fraction(TIE)) == word(Fraction(1)) == 0x3F800000
     assert word(Adam((0.9, 0.9), 0, 0, True).scalars["rate"](Fraction(RATES[-1]), 1)) == 0x3F800000
-    asked = []
+    calls = []
 
     def near(bits: int) -> tuple[Fraction, Fraction]:
-        asked.append(bits)
+        calls.append(bits)
         return Fraction(TIE) + Fraction(1, 2**200) - Fraction(1, 2**bits), Fraction(TIE) + Fraction(1, 2**199)
 
-    assert word(Real(near)) == 0x3F800001 and asked == [128, 256]
+    assert word(Real(near)) == 0x3F800001 and calls == [128, 256]
 
 
 @pytest.mark.parametrize("schedule", [{"final": "1e-5"}, {"final": "0.3"}, {"final": "0.1"}, {"warmup": 5}])

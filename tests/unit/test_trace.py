@@ -33,12 +33,12 @@ def test_it_shows_the_reveals_of_a_dispute(run: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     trace(run, step, "default", QUIET, operator, element)
     trace(run, step, "compatible", QUIET)
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    whole = [line["root"] for line in told if line["event"] == "output"]
+    text = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    whole = [line["root"] for line in text if line["event"] == "output"]
     assert whole[1:] == [root.hex() for root in history.trace(step)] and whole[0] == whole[1 + operator]
-    assert len({line["root"] for line in told if line["event"] == "traced"}) == 1
+    assert len({line["root"] for line in text if line["event"] == "traced"}) == 1
     words = history.words(step, operator)[4 * element :][:4]
-    assert [line["word"] for line in told if line["event"] == "word"] == [f"0x{int.from_bytes(words, 'little'):08x}"]
+    assert [line["word"] for line in text if line["event"] == "word"] == [f"0x{int.from_bytes(words, 'little'):08x}"]
 
 
 @pytest.mark.parametrize(

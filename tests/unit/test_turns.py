@@ -57,7 +57,7 @@ def task(**options) -> vgame.Task:
 def loop(task: vgame.Task, losses: list[Callable], each: Callable = lambda o: None) -> tuple[nn.Module, list[float]]:
     """The usual loop, in binary64."""
     model = copy.deepcopy(task.model).double().train()
-    steppers, told = optimizers(model), []
+    steppers, text = optimizers(model), []
     for step in range(STEPS):
         rows = torch.arange(step * 8, step * 8 + 8) % 24
         batch = {name: t[rows].double() for name, t in task.data.items()}
@@ -69,8 +69,8 @@ def loop(task: vgame.Task, losses: list[Callable], each: Callable = lambda o: No
             each(optimizer)
             optimizer.step()
             total += value.item()
-        told.append(total)
-    return model, told
+        text.append(total)
+    return model, text
 
 
 def trained(ordered: vgame.Task, folder: Path) -> vgame.Run:
@@ -82,9 +82,9 @@ def trained(ordered: vgame.Task, folder: Path) -> vgame.Run:
 def test_the_second_loss_sees_the_first_ones_step(tmp_path: Path, clip: float | None) -> None:
     ordered = task(clip=clip)
     each = (lambda o: None) if clip is None else lambda o: nn.utils.clip_grad_norm_(o.param_groups[0]["params"], clip)
-    model, told = loop(ordered, [critic_loss, generator_loss], each)
+    model, text = loop(ordered, [critic_loss, generator_loss], each)
     run = trained(ordered, tmp_path / "run")
-    assert run.losses.tolist() == pytest.approx(told, rel=1e-5)
+    assert run.losses.tolist() == pytest.approx(text, rel=1e-5)
     for name, tensor in run.state_dict().items():
         assert torch.allclose(tensor.double(), model.state_dict()[name].double(), rtol=1e-3, atol=1e-3), name
     assert vgame.audit(run, device="compatible").match

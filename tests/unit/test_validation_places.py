@@ -75,17 +75,17 @@ def failure(one: Task) -> str:
 )
 def test_an_operator_of_the_forward_pass(operator: Any, name: str, text: str) -> None:
     with moved(operator):
-        told = failure(task(Net()))
+        output = failure(task(Net()))
     where = f"the first result that differs is that of {name} in the module parts.0, test_validation_places.py line "
-    assert told.startswith("loss differs in the stage 'loss and gradients' of step 1: by up to ")
-    assert told.endswith(f"{where}{line_with(text)}")
+    assert output.startswith("loss differs in the stage 'loss and gradients' of step 1: by up to ")
+    assert output.endswith(f"{where}{line_with(text)}")
 
 
 def test_an_operator_of_the_backward_pass_is_reported_with_its_forward_line() -> None:
     with moved(aten.leaky_relu_backward.default):
-        told = failure(task(Net()))
-    assert "gradient.parts.0.inside.weight differs" in told
-    assert told.endswith(
+        output = failure(task(Net()))
+    assert "gradient.parts.0.inside.weight differs" in output
+    assert output.endswith(
         f"in the module parts.1, test_validation_places.py line {line_with('F.leaky_relu(hidden, 0.1)')}"
     )
 
@@ -96,14 +96,14 @@ def test_an_operator_of_the_loss() -> None:
         return difference.abs().logsumexp(1).sum()  # loss
 
     with moved(aten.abs.default):
-        told = failure(task(Net(), loss))
-    assert told.endswith(f"test_validation_places.py line {line_with('# loss')}") and "in the module" not in told
+        output = failure(task(Net(), loss))
+    assert output.endswith(f"test_validation_places.py line {line_with('# loss')}") and "in the module" not in output
 
 
 def test_a_loss_over_two_batches() -> None:
     with moved(aten.cumsum.default):
-        told = failure(task(Net(), accumulate=2))
-    assert told.endswith(f"cumsum in the module parts.0, test_validation_places.py line {line_with('torch.cumsum(')}")
+        output = failure(task(Net(), accumulate=2))
+    assert output.endswith(f"cumsum in the module parts.0, test_validation_places.py line {line_with('torch.cumsum(')}")
 
 
 def test_a_layer_that_the_program_does_not_train() -> None:
@@ -115,9 +115,9 @@ def test_a_layer_that_the_program_does_not_train() -> None:
                     x = x.detach()
             return self.head(x)
 
-    told = failure(task(Cut()))
-    assert "gradient.parts.0.inside.weight differs" in told
-    assert told.endswith(f"the module parts.0.inside is called in test_validation_places.py line "
+    output = failure(task(Cut()))
+    assert "gradient.parts.0.inside.weight differs" in output
+    assert output.endswith(f"the module parts.0.inside is called in test_validation_places.py line "
                          f"{line_with('hidden = self.inside(x)')}")  # fmt: skip
 
 
@@ -134,9 +134,9 @@ class Own(torch.optim.Optimizer):
 def test_the_step_of_an_optimizer() -> None:
     model = Net()
     with instead(aten.atan.default, lambda b, x: HANDLERS[aten.sin.default](b, x)):
-        told = failure(Task(model, squares, Own(model.parameters()), data(), 4))
-    assert told.startswith("parts.0.inside.weight differs in the stage 'optimizer' of step 1: by up to ")
-    assert told.endswith(f"; it is a step of Own, test_validation_places.py line {line_with('# of Own')}")
+        output = failure(Task(model, squares, Own(model.parameters()), data(), 4))
+    assert output.startswith("parts.0.inside.weight differs in the stage 'optimizer' of step 1: by up to ")
+    assert output.endswith(f"; it is a step of Own, test_validation_places.py line {line_with('# of Own')}")
 
 
 def test_code_that_tests_the_class_of_a_parameter() -> None:
@@ -150,5 +150,5 @@ def test_code_that_tests_the_class_of_a_parameter() -> None:
             weight = weight if type(weight) is nn.Parameter else weight.detach()
             return F.linear(x, weight)  # asking
 
-    told = failure(task(Asking()))
-    assert told.startswith("gradient.head.weight differs") and "the program gives it none, your code does" in told
+    output = failure(task(Asking()))
+    assert output.startswith("gradient.head.weight differs") and "the program gives it none, your code does" in output

@@ -113,8 +113,8 @@ def endpoint(answer: bytes) -> Iterator[str]:
 
 
 def test_a_role_that_answers_is_shown_as_text() -> None:
-    told = {"role": "trainer\u202e<b>", "doing": "m" * 10_000, "done": 3, "total": 7}
-    with endpoint(json.dumps(told).encode()) as url:
+    output = {"role": "trainer\u202e<b>", "doing": "m" * 10_000, "done": 3, "total": 7}
+    with endpoint(json.dumps(output).encode()) as url:
         records = own(roles=[url]).records({})
     assert records["role/0"]["name"] == "trainer\\u202e<b>" and len(records["role/0"]["doing"]) < 500
     assert (records["role/0"]["done"], records["role/0"]["total"]) == (3, 7) and "alarm/0" not in records

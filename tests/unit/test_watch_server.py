@@ -92,8 +92,8 @@ def heard(hub: Hub, states: list[dict[str, Any]]) -> dict[str, Any]:
             hub.look = lambda s=state: s
             hub.once()
             kind, data = (await anext(stream)).split("\n")[:2]
-            told = json.loads(data.removeprefix("data: "))
-            held = told if kind == "event: state" else apply(held, told)
+            output = json.loads(data.removeprefix("data: "))
+            held = output if kind == "event: state" else apply(held, output)
         await stream.aclose()
         return held
 
@@ -127,8 +127,8 @@ def test_an_open_page_shows_changes() -> None:
     with ask(made, "events") as stream:
         while held.get("game", {}).get("now", 0) < 3:
             kind, data = stream.readline(), stream.readline().decode()
-            if (told := json.loads(data.removeprefix("data: "))) and kind == b"event: difference\n":
-                held = apply(held, told)
+            if (output := json.loads(data.removeprefix("data: "))) and kind == b"event: difference\n":
+                held = apply(held, output)
             assert stream.readline() == b"\n"
     made.stop()
 
@@ -158,8 +158,8 @@ def test_no_error_ends_the_page(error: Exception) -> None:
 
     hub = Hub(look)
     hub.once()
-    told = hub.state["problem"]["text"]
-    assert told.startswith(type(error).__name__) and "\x1b" not in told
+    output = hub.state["problem"]["text"]
+    assert output.startswith(type(error).__name__) and "\x1b" not in output
     hub.once()
     assert hub.state == {"a": 1}
 

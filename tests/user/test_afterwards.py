@@ -186,22 +186,22 @@ def test_foreign_weights_are_a_start(tmp_path: Path) -> None:
 
 
 def test_another_order_is_reported_with_its_differences(run: vgame.Run, tmp_path: Path) -> None:
-    def told(**options) -> str:
+    def text(**options) -> str:
         vgame.prepare(job(**options)).save(tmp_path / "order")
         with pytest.raises(vgame.StoreError) as error:
             vgame.audit(run, order=tmp_path / "order")
         return str(error.value)
 
-    assert "other program (the optimizer differs), initial state (" in told(
+    assert "other program (the optimizer differs), initial state (" in text(
         task=task(torch.optim.SGD, order="sequential")
     )
     other = copy.deepcopy(task(order="sequential"))
     other.data["x"][3, 2] = 5
-    assert told(task=other).endswith("other data (x)")
-    assert told(seed=4).endswith("other seed (3, not 4)")
+    assert text(task=other).endswith("other data (x)")
+    assert text(seed=4).endswith("other seed (3, not 4)")
     relu = task(order="sequential")
     relu.model.forward = lambda x: relu.model.last(torch.tanh(relu.model.norm(relu.model.first(x))))
-    assert "other program (" in told(task=relu) and "optimizer" not in told(task=relu)
+    assert "other program (" in text(task=relu) and "optimizer" not in text(task=relu)
 
 
 def test_a_diverged_run_is_reported_as_a_diverged_match(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

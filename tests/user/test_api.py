@@ -151,8 +151,8 @@ def test_the_steps_before_the_first_are_those_of_the_order(
     bundle.save(tmp_path / "order")
     shutil.copytree(run.folder, tmp_path / "run")
     path, spec = tmp_path / "run" / "job" / "module.json", tmp_path / "run" / "job" / "spec.json"
-    told = path.read_text()
-    path.write_text(told.replace('"before": 0', '"before": 3'))
+    output = path.read_text()
+    path.write_text(output.replace('"before": 0', '"before": 3'))
     with pytest.raises(vgame.BundleError, match="the keys root of the files is"):
         vgame.audit(tmp_path / "run", segments=(1, 1))
     root = keys_root(*load_keys(path.parent, bundle.program.labels.state)).hex()
@@ -184,7 +184,7 @@ def test_another_device_runs_in_a_process_of_its_own(
 ) -> None:
     before, seen = dict(os.environ), []
     with caplog.at_level(logging.INFO, "vgame"):
-        other = vgame.train(bundle, tmp_path / "run", device="compatible", progress=lambda *told: seen.append(told))
+        other = vgame.train(bundle, tmp_path / "run", device="compatible", progress=lambda *output: seen.append(output))
     assert other.root == run.root and "a process of its own" in caplog.text and dict(os.environ) == before
     assert seen[-1][:3] == ("training", 7, 7)
     assert vgame.audit(run, device="compatible", segments=(1, 2)).checked == (1, 2)
@@ -214,7 +214,7 @@ def test_a_byte_that_changed_is_found(run: vgame.Run, bundle: vgame.Bundle, tmp_
 def test_cancelled_training_goes_on(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
     seen = []
     with pytest.raises(vgame.Cancelled, match="training was cancelled at 5 of 7"):
-        vgame.train(bundle, tmp_path, progress=lambda *told: seen.append(told), cancel=lambda: seen[-1][1] == 5)
+        vgame.train(bundle, tmp_path, progress=lambda *output: seen.append(output), cancel=lambda: seen[-1][1] == 5)
     assert vgame.Run.open(tmp_path).step == 4
     assert vgame.train(bundle, tmp_path).root == run.root
 

@@ -16,10 +16,10 @@ def test_the_scene(tmp_path: Path) -> None:
     with vgame.embedded_chain() as node:
         chain = vgame.connect(node.url)
         wallets = dict(zip(WHO, (vgame.Wallet(chain, key) for key in node.keys), strict=False))
-        said: list[str] = []
+        text: list[str] = []
         stage = SimpleNamespace(
             folder=tmp_path, chain=chain, wallets=wallets, nonce=0, travel=chain.advance, result=Result(),
-            game=vgame.Game.deploy(wallets["client"]), screen=SimpleNamespace(scene=said.append, say=said.append),
+            game=vgame.Game.deploy(wallets["client"]), screen=SimpleNamespace(scene=text.append, say=text.append),
             page=SimpleNamespace(titles={}, programs=SimpleNamespace(add=lambda bundle: None)),
         )  # fmt: skip
         Bonuses(stage).play()
@@ -30,4 +30,4 @@ def test_the_scene(tmp_path: Path) -> None:
         ("paid", "", True),
         ("returned", "NotTrained", True),
     ]
-    assert "a false number was convicted" in said[-1]
+    assert "a false number was convicted" in text[-1]

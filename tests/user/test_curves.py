@@ -75,8 +75,8 @@ def test_tensorboard_reads_the_commands_files(tmp_path: Path) -> None:
     losses = [(e.step, e.value) for e in read.Scalars("loss")]
     assert losses == list(enumerate(vgame.Run.open(run).losses.tolist(), 1))
     assert {"loss", "seconds", "open"} < set(read.Tags()["scalars"])
-    told = [bytes(e.tensor_proto.string_val[0]).decode() for e in read.Tensors("root/text_summary")]
-    assert told == [root.hex() for root in vgame.Run.open(run)._store.roots]
+    text = [bytes(e.tensor_proto.string_val[0]).decode() for e in read.Tensors("root/text_summary")]
+    assert text == [root.hex() for root in vgame.Run.open(run)._store.roots]
 
 
 def test_without_the_package_nothing_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

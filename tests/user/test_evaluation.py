@@ -89,8 +89,8 @@ HANDLERS_BEFORE = dict(HANDLERS)
 
 def test_its_program_is_compared_with_the_code_that_measures(run: vgame.Run, tmp_path: Path) -> None:
     found = vgame.evaluate(run, task(), tmp_path / "evaluation", validate=60)
-    told = found.run.bundle.validation
-    assert told["validated"] and told["complete"] and told["batches"] >= 2
+    reply = found.run.bundle.validation
+    assert reply["validated"] and reply["complete"] and reply["batches"] >= 2
 
 
 @pytest.mark.parametrize("total", WRONG)
@@ -180,8 +180,8 @@ def test_the_command(tmp_path: Path) -> None:
 
     assert "training: 20 of 20 loss " in vgame_("train", job, "--out", tmp_path / "run")
     evaluation = tmp_path / "evaluation"
-    told = json.loads(vgame_("evaluate", tmp_path / "run", job, "--out", evaluation, "--json").splitlines()[-1])
-    assert told["samples"] == 360 and 36 < told["totals"]["correct"] <= 360
+    reply = json.loads(vgame_("evaluate", tmp_path / "run", job, "--out", evaluation, "--json").splitlines()[-1])
+    assert reply["samples"] == 360 and 36 < reply["totals"]["correct"] <= 360
     shutil.rmtree(evaluation)
     lines = vgame_("evaluate", tmp_path / "run", job, "--out", evaluation) + vgame_("audit", evaluation)
     assert "evaluating: " in lines and "MATCH: " in lines and not re.search("training|6 loss", lines)

@@ -131,15 +131,15 @@ def test_all_that_cannot_be_taken_over_is_listed_at_once(tmp_path) -> None:
     wrong.model.bert.pooler.half()
     with pytest.raises(vgame.JobFileError) as error:
         job_from(wrong)
-    told = str(error.value)
+    text = str(error.value)
     for part in (
         "neftune_noise_alpha = 5",
         "gradient_checkpointing = True",
         "a training_step of OwnStep",
         "the callback Watching",
     ):
-        assert part in told
-    assert "parameters of torch.float16 (model.float())" in told and "collate_fn gives another batch each time" in told
+        assert part in text
+    assert "parameters of torch.float16 (model.float())" in text and "collate_fn gives another batch each time" in text
 
 
 class OwnLoader(InOrder):

@@ -40,10 +40,10 @@ def text(path: Path, words: int, seed: int = 0) -> Path:
 def test_bytes_in_rows(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abcde")
     (tmp_path / "b").write_bytes("fgé".encode())
-    told = []
-    rows = vgame.packed([tmp_path / "a", tmp_path / "b"], length=3, end=0, progress=lambda *n: told.append(n))
+    output = []
+    rows = vgame.packed([tmp_path / "a", tmp_path / "b"], length=3, end=0, progress=lambda *n: output.append(n))
     assert rows.dtype == torch.int32 and rows.tolist() == [[97, 98, 99], [100, 101, 0], [102, 103, 195]]
-    assert packing.recipe_of(rows)["left_out"] == 2 and told == [(5, 9), (9, 9)]
+    assert packing.recipe_of(rows)["left_out"] == 2 and output == [(5, 9), (9, 9)]
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 5, 64, 2**20])
@@ -106,7 +106,7 @@ def test_unsupported_data_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     one = text(tmp_path / "one.txt", 10)
     (tmp_path / "latin").write_bytes("abc\né".encode("latin-1"))
-    for told, call in {
+    for output, call in {
         r"nothing\.txt cannot be read: No such file": lambda: vgame.packed(tmp_path / "nothing.txt", length=4),
         r"0 texts and length 4": lambda: vgame.packed([], length=4),
         r"length 0; at least one text and a length from 1": lambda: vgame.packed(one, length=0),
@@ -118,6 +118,6 @@ def test_unsupported_data_are_refused(tmp_path: Path) -> None:
         r"tokenizer\.json cannot be read": lambda: vgame.packed(one, tmp_path, length=1),
         r"one\.txt cannot be read: .*; give a local tokenizer\.json": lambda: vgame.packed(one, one, length=1),
     }.items():
-        with pytest.raises(vgame.DataError, match=told):
+        with pytest.raises(vgame.DataError, match=output):
             call()
     assert not list((tmp_path / "cache").rglob("*.half"))

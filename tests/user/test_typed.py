@@ -40,9 +40,9 @@ def test_a_dispute_on_a_chain_of_ones_own(tmp_path: Path) -> None:
     (market,) = blocks(section(GUIDE, "3. On a chain"))
     with terminal(tmp_path) as shell:
         shell.run(filled(market.partition("CLIENT=")[0], {"8545": free_port()}))
-        told = shell.run(inline(section(GUIDE, "4. Play an attack"), "vgame demo --rpc"), 600)
-        assert re.search(r"^ +convicted by element at step \d+, .* optimizer ", told, re.MULTILINE), told
-        (game,) = re.findall(r"game at (0x\w{40})", told)
+        output = shell.run(inline(section(GUIDE, "4. Play an attack"), "vgame demo --rpc"), 600)
+        assert re.search(r"^ +convicted by element at step \d+, .* optimizer ", output, re.MULTILINE), output
+        (game,) = re.findall(r"game at (0x\w{40})", output)
         status = " ".join(shell.run(f"vgame status --rpc $RPC --game {game}").split())
         assert "convicted" in status and "the auditor was right" in status
         shell.run("kill %1; wait")

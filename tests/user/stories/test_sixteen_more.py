@@ -292,7 +292,7 @@ def test_a_story_is_trained_as_its_own_loop_trains_it(make: Callable[[], Story],
 
 def eager(story: Story, task: vgame.Task) -> list[float]:
     """The plain loop, in binary64."""
-    model, told = story.model.double(), []
+    model, text = story.model.double(), []
     losses = story.loss if isinstance(story.loss, list) else [story.loss]
     optimizers = story.optimizer if isinstance(story.optimizer, list) else [story.optimizer]
     for step in range(STEPS):
@@ -300,16 +300,16 @@ def eager(story: Story, task: vgame.Task) -> list[float]:
         if task.order == "streams":
             rows = torch.arange(BATCH) * (SAMPLES // BATCH) + step % (SAMPLES // BATCH)
         batch = {name: t.double() if t.is_floating_point() else t for name, t in task.samples(rows % SAMPLES).items()}
-        told.append(0.0)
+        text.append(0.0)
         for at, loss in enumerate(losses):
             mine = optimizers if len(losses) == 1 else [optimizers[at]]
             for optimizer in mine:
                 optimizer.zero_grad()
             value = loss(model, batch)
             value.backward()
-            told[-1] += float(value.detach())
+            text[-1] += float(value.detach())
             for optimizer in mine:
                 optimizer.step()
         for scheduler in story.schedulers:
             scheduler.step()
-    return told
+    return text
