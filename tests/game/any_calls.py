@@ -1,4 +1,4 @@
-"""A machine of hypothesis: any call, legal or illegal, by anybody at any time; the ghost is asked after each."""
+"""A machine of hypothesis: any call, legal or illegal, by any account at any time; the ghost checks after each."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def shared_scene() -> Scene:
     return fast_scene()
 
 
-#: What only one key may send. If it sends something that its agent never decided and that the contract cannot know to
-#: be wrong, its owner is no longer honest, and the agent no longer knows the game that it is in.
+#: Calls of one key only. If the key sends a wrong call that its agent never decided and that the contract cannot check,
+#: its owner is no longer honest, and the agent does not know the game's state.
 COMMITMENTS = ("postSegment", "postTrace", "postPartials")
 MOVES = ("select", "selectState", "selectOperator", "selectElement", "selectPartial")
 SPOILT = "spoilt"
@@ -77,7 +77,7 @@ class AnyCalls(RuleBasedStateMachine):
         self.spoilt: set[str] = set()  # auditors, by address
         self.judged = 0
 
-    # ---- what the model knows ----
+    # ---- the model ----
 
     @property
     def time(self) -> int:
@@ -85,7 +85,7 @@ class AnyCalls(RuleBasedStateMachine):
         return self.node.now + 1
 
     def expected(self, name: str, play: Play, number: int) -> str | None:
-        """The error that a stranger's call meets."""
+        """The error of another account's call."""
         job, spec = play.job, play.setup.spec
         d = play.dispute(number)
         if name == "expire":
@@ -232,7 +232,7 @@ class AnyCalls(RuleBasedStateMachine):
 
     @rule(i=st.integers(0, 1), choice=st.integers(0, 7))
     def everybody_moves(self, i: int, choice: int) -> None:
-        """A round of the game as it should be."""
+        """A regular round of the game."""
         i %= len(self.plays)
         self._trainer_moves(i)
         for j in range(len(self.auditors[i])):
@@ -257,7 +257,7 @@ class AnyCalls(RuleBasedStateMachine):
 
     @staticmethod
     def _late(call: Call, play: Play) -> str | None:
-        """A move that is decided in the last second of a clock is made after it."""
+        """Make a move late that was decided in the last second of a clock."""
         timed = call.name not in ("challenge", "timeout", "timeoutMany", "withdraw", "refund")
         return "NotYourTurn" if timed and play.client.turn(play.id, call.args[1])[0] in EXPIRED else None
 
@@ -270,7 +270,7 @@ class AnyCalls(RuleBasedStateMachine):
             return error.name
         return "accepted"
 
-    # ---- strangers ----
+    # ---- other accounts ----
 
     @rule(
         i=st.integers(0, 1),
@@ -280,7 +280,7 @@ class AnyCalls(RuleBasedStateMachine):
     def stranger_settles(self, i: int, name: str, number: int) -> None:
         play = self.plays[i % len(self.plays)]
         args = (play.id, number) if name in ("timeout", "refund") else (play.id,)
-        if name == "timeoutMany":  # in any order, with one that is none
+        if name == "timeoutMany":  # in any order, with an invalid one
             args = (play.id, [(number + n) % (play.job.disputes + 1) for n in range(play.job.disputes + 1)])
         self.meets(Call(name, args), self.stranger, self.expected(name, play, number))
 
@@ -289,7 +289,7 @@ class AnyCalls(RuleBasedStateMachine):
         damage=st.sampled_from(("as it is", "other job", "zero", "huge", "short", "long", "bit")),
     )  # fmt: skip
     def damaged_call(self, i: int, who: int, sender: int, position: int, damage: str) -> None:
-        """What an agent would send now, by somebody else or with an argument changed."""
+        """An agent's next call, by another account or with an argument changed."""
         i %= len(self.plays)
         play, players = self.plays[i], [self.plays[i].trainer, *self.auditors[i]]
         owner, call = next(((p, c) for p in players[who % len(players) :] if (c := self._due(p))), (None, None))
@@ -347,7 +347,7 @@ class AnyCalls(RuleBasedStateMachine):
                     assert cause == "timeout"
 
     def teardown(self) -> None:
-        """F10: whatever happened, everything can be ended, and all money that is not burnt can be taken out."""
+        """F10: every state can be ended, and all money that is not burnt can be withdrawn."""
         try:
             self._settle_all()
         finally:

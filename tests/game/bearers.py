@@ -1,4 +1,5 @@
-"""Small games whose moves are recorded and made again at other states: stories, their players, what the honest are due.
+"""Small games whose moves are recorded and replayed at other states: stories, their players, the due money of honest
+players.
 
 A story is one order of moves of one set of players. All stories of a base begin with the same order of a job and have
 the same accounts, so a transaction that was signed in one of them can arrive in any other, as after a reorganisation.
@@ -23,7 +24,7 @@ from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError, VgameError
 
-#: Two checkpoints of two steps; a carried tensor of two leaves, a long sum, a tensor that is left alone.
+#: Two checkpoints of two steps; a carried tensor of two leaves, a long sum, an unchanged tensor.
 SMALL = Setup(
     Program(
         (
@@ -96,7 +97,7 @@ HONEST: dict[str, Make] = {"auditor": auditor(cls=Curious)}  # enters wherever i
 
 @dataclass(frozen=True)
 class Story:
-    """Players by account, in their order; `turns`: they move in turn, else only the first that has anything to do."""
+    """Players by account, in their order; `turns`: they move in turn, else only the first with a move."""
 
     name: str
     players: dict[str, Make]
@@ -105,7 +106,7 @@ class Story:
 
     @property
     def honest(self) -> str:
-        """Whose calls are recorded, and who wins."""
+        """The player whose calls are recorded; it has to win."""
         return "auditor" if "auditor" in self.players else "trainer"
 
 
@@ -163,7 +164,7 @@ class Stop(Exception):
 
 
 class Harm(AssertionError):
-    """An honest player has less than it is due."""
+    """An honest player has less than its due."""
 
 
 @dataclass
@@ -183,7 +184,7 @@ class Stage:
         return {name: make(self.play, self.games[name]) for name, make in story.players.items()}
 
     def run(self, story: Story, each: Each | None = None, rounds: int = 300) -> None:
-        """Play a story from where the chain stands to its end; `each` is called before every move, with the player
+        """Play a story from the chain's current state to its end; `each` is called before every move, with the player
         that is in turn and its call, and at the end."""
         players = self.players(story)
         for _ in range(rounds):
@@ -208,7 +209,7 @@ class Stage:
         raise AssertionError(f"{story.honest} never sends {wanted}")
 
     def _moves(self, name: str, player: Player, each: Each | None, story: Story) -> bool:
-        """Once, if it has anything to do that the contract takes."""
+        """Make one move, if the player has one that the contract accepts."""
         if (call := self.due(player)) is None:
             return False
         if each:
@@ -230,7 +231,7 @@ class Stage:
             return None
 
     def judge(self, story: Story) -> None:
-        """Harm, unless the honest player has exactly what it is due."""
+        """Harm, unless the honest player has exactly its due."""
         play, spec = self.play, self.setup.spec
         lost = [d for d in play.disputes() if d.status in LOST]
         paid = play.paid(self.players(story)[story.honest])
@@ -276,13 +277,12 @@ def record(stage: Stage, stories: Iterable[Story]) -> dict[str, Signed]:
     return found
 
 
-CONTENT = ("reveal", "openLeaf")  # moves that are filed by what they open
+CONTENT = ("reveal", "openLeaf")  # moves stored by content
 
 
 @dataclass
 class Replay:
-    """The recorded calls at every state of a story. `altered`: what a contract that checks less would take a call
-    for."""
+    """The recorded calls at every state of a story. `altered`: the call as read by a contract with fewer checks."""
 
     stage: Stage
     story: Story
@@ -314,7 +314,7 @@ class Replay:
             self.harmless(content)
 
     def taken(self, signed: Signed) -> Signed | None:
-        """The call, if the contract takes it here."""
+        """The call, if the contract accepts it here."""
         try:
             altered = replace(signed, call=self.altered(self.stage.play, signed.call))
             request = self.stage.games[signed.owner]._request(altered.call.name, altered.call.args, altered.call.value)
@@ -338,7 +338,7 @@ class Replay:
                 raise Harm(f"{self.story.name}: after {[s.call for s in calls]} {harm}") from None
 
     def key(self) -> Any:
-        """Everything but times and money."""
+        """The state without times and money."""
         play = self.stage.play
         opened = frozenset(repr(e) for e in play.events("Revealed", "LeafOpened", "SegmentPosted", "TracePosted"))
         return play.phase, tuple((d.node, d.position, d.status) for d in play.disputes()), opened

@@ -91,14 +91,14 @@ class Stage:
         return post_job(game or self.client, bundle, Stage.number)
 
     def claimed(self, job: bytes, history: Any) -> Trainer:
-        """By the account that the order names, or a new one."""
+        """Claimed by the account named in the order, or by a new one."""
         trainer = Trainer(self.games.get(self.client.job(job).spec.trainer) or self.game(), job, history)
         trainer.accept()
         trainer.claim()
         return trainer
 
     def finish(self, job: bytes) -> None:
-        """Past the challenge window."""
+        """Pass the challenge window."""
         self.chain.advance(self.client.job(job).spec.challenge_window + 1)
         self.client.send("finalize", job)
 
@@ -108,7 +108,7 @@ class Stage:
         return self.trainer
 
     def evaluation(self, name: str = "evaluation", **options: Any) -> tuple[bytes, vgame.Run]:
-        """The evaluation that the bonus asks for, ordered, computed and final."""
+        """The evaluation of the bonus, ordered, computed and final."""
         bundle = self.escrow.evaluation(self.id, self.trained.run, task())
         run = vgame.train(bundle, self.trained.folder / name)
         job = self.post(replace(bundle, **options))

@@ -20,7 +20,7 @@ def at(scene: Scene, time: int) -> None:
 
 @contextmanager
 def branch(scene: Scene) -> Iterator[None]:
-    """What happens inside is undone."""
+    """Context whose effects on the chain are undone."""
     node, ghost = scene.chain.node, scene.ghost
     point, memory = node.snapshot(), ghost.memory()
     yield

@@ -1,5 +1,5 @@
-"""An exchange over the toy machine: a claim that nobody challenges, of a state of arbitrary words, and what the trainer
-makes of it."""
+"""An exchange over the toy machine: an unchallenged claim of a state of arbitrary words, and the trainer's delivery of
+it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vgame.delivery.sealed import Change, Offer, SealedFolder, Shape, leaf_path,
 KEY = b"\x4b" * 32
 CONFIRM, KEY_WINDOW, COMPLAINT = 900, 700, 800
 WINDOWS = {"confirm_window": CONFIRM, "key_window": KEY_WINDOW, "complaint_window": COMPLAINT}
-#: A tensor of one word, one of two chunks and a bit, one of an uneven number of leaves.
+#: A tensor of one word, one of slightly more than two chunks, one of an odd number of leaves.
 SIZES = (1, 2 * CHUNK * 128 + 1, 5 * 128)
 PROGRAM = Program((Operator(1),), tuple(State(n) for n in SIZES))
 DELIVERY = Setup(PROGRAM, terms=WINDOWS)
@@ -65,7 +65,7 @@ class Exchange:
         self.play.advance(self.state().until + seconds - 1 - self.play.scene.chain.now())
 
     def gas(self, tensor: int, chunk: int) -> int:
-        """What an answer is paid for."""
+        """The paid gas of an answer."""
         return self.client.answer_gas(self.id, self.play.setup.program.states[tensor].elements, chunk)
 
     def request_args(self, tensor: int, chunk: int, price: int = 0, index: int | None = None) -> tuple[Any, ...]:
@@ -120,8 +120,7 @@ def words_of(sizes: tuple[int, ...]) -> list[np.ndarray]:
 def offered(
     scene: Scene, folder: Path, setup: Setup = DELIVERY, change: Change | None = None, wallet: Any = None
 ) -> Exchange:
-    """A claimed job and what its trainer offers; `change`: how it cheats in what it commits to; `wallet`: the
-    client's."""
+    """A claimed job and its trainer's offer; `change`: the cheat in its commitments; `wallet`: the client's."""
     play = scene.post(setup, wallet)
     trainer = scene.game()
     trainer.send("acceptJob", play.id, value=setup.spec.trainer_bond)
@@ -133,7 +132,7 @@ def offered(
 
 
 def run_tree_of(setup: Setup, offer: Offer) -> Tree:
-    """The last checkpoint holds the final state, the others anything: nobody looks."""
+    """The last checkpoint has the final state; the others are arbitrary, since they are never read."""
     count = -(-setup.steps // setup.interval)
     roots = [bytes([c]) * 32 for c in range(count - 1)] + [offer.final_state]
     return Tree(Kind.RUN, [run_leaf(root, None) for root in roots])

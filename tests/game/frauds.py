@@ -1,4 +1,4 @@
-"""Lies and those who tell or believe them: what several tests of the game share."""
+"""Lies, and players that claim or believe them, for several tests of the game."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Case = tuple[Lies, Place]
 
 
 class Bluffer(CheatingTrainer):
-    """It goes on with whatever it can still do, and never makes the `silent` moves."""
+    """It makes all possible moves except the `silent` ones."""
 
     def __init__(self, game: Game, job: bytes, machine: ToyMachine, silent: Iterable[str] = ()) -> None:
         super().__init__(game, job, machine, frozenset(silent))
@@ -41,7 +41,7 @@ class Bluffer(CheatingTrainer):
 
 
 class Mistaken(Auditor):
-    """An honest auditor whose computation went wrong; where it has nothing to name it loses by its clock."""
+    """An honest auditor with a wrong computation; if it has nothing to select, it loses by its clock."""
 
     def step(self) -> bool:
         try:
@@ -61,7 +61,7 @@ class Forcer(FalseAccuser):
 
 
 class Curious(Auditor):
-    """It disputes whatever the trainer has posted for others, though the claim is right."""
+    """It disputes all roots that the trainer has posted for others, although the claim is right."""
 
     def difference(self, view: ClaimView) -> Entry | None:
         if (own := super().difference(view)) is not None:
@@ -78,7 +78,7 @@ class Curious(Auditor):
 
 
 class Arbitrary(Auditor):
-    """It may name anything that was opened."""
+    """It may select any opened node."""
 
     def options(self, number: int, d: Dispute) -> Iterator[Call]:
         view, game = ClaimView(self, self.game.job(self.id)), self.game
@@ -116,17 +116,17 @@ def place_of(step: int, operator: int, element: int, block: int = 0) -> Place:
 
 
 def word_lie(step: int, operator: int, element: int, block: int = 0) -> Case:
-    """A word is computed wrong, and everything after it follows from it."""
+    """A word is computed wrong, and later words follow from it."""
     lies = Lies(words={(step, operator, element): wrong_word(step, operator, element)}, block=block)
     return lies, place_of(step, operator, element, block)
 
 
-#: The lie that serves where any will do: a term of a long sum.
+#: A default lie: a term of a long sum.
 LIE = word_lie(6, SUM, 4, 1)[0]
 
 
 def state_lie(step: int, tensor: int, element: int) -> Case:
-    """A state tensor is not what its own trace ends in."""
+    """A state tensor differs from the output in its own trace."""
     word = int(HONEST.state_words(step)[tensor][element]) ^ 1
     return Lies(state={(step, tensor, element): word}), (Level.STATE, step, 0, tensor, 0)
 

@@ -1,8 +1,8 @@
-"""A model of the game that knows only its events: after every transaction the contract must agree with it, to the wei
+"""A model of the game from its events alone: after every transaction the contract must agree with it, to the wei
 (I1..I6).
 
-In: a RevmNode and a game's address; it calls the contract without web3, so that it can afford to look after every
-single call. Not an event, but what stands in the contract: where each dispute is.
+In: a RevmNode and a game's address; it calls the contract without web3, so that a check after every call is fast. Read
+from the contract's state instead of events: the position of each dispute.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from vgame.chain.records import (
 )
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 
-#: What is posted with a first reveal, which opens a place then, and no node.
+#: Kinds posted with a first reveal, which opens a place and no node.
 POSTED = {"SegmentPosted": Level.SEGMENT, "TracePosted": Level.TRACE}
 ALONE = 1 << 31  # in a job's queue: the rest is the number of the only open dispute
 
 
 @dataclass
 class Ghost:
-    """Money and progress, as the events tell them."""
+    """Money and progress, from the events."""
 
     node: RevmNode
     address: str
@@ -58,11 +58,11 @@ class Ghost:
     requests: dict[tuple[bytes, int], tuple[int, int]] = field(default_factory=dict)  # gas, price
     shown: int = 0  # the base fee that the contract sees
     time: int = 0  # of the block whose events are read
-    #: What was posted, by job, kind and place: at most once (I5).
+    #: Posts by job, kind and place: at most one each (I5).
     posts: dict[tuple[bytes, Level, int], Post] = field(default_factory=dict)
-    #: When a thing of a job was opened.
+    #: Time at which a duty of a job was opened.
     openings: dict[tuple[bytes, Any], int] = field(default_factory=dict)
-    #: What several disputes, or one of several, have waited for.
+    #: Duties awaited by several disputes, or by one of several.
     marked: set[tuple[bytes, Any]] = field(default_factory=set)
     #: Disputes, by job and number, that have left the root that they entered.
     moved: set[tuple[bytes, int]] = field(default_factory=set)
@@ -90,7 +90,7 @@ class Ghost:
     # ---- going back ----
 
     def memory(self) -> dict[str, Any]:
-        """Everything that it knows, for `remember`."""
+        """The whole model, for `remember`."""
         return {name: copy(value) for name, value in vars(self).items() if name != "node"}
 
     def remember(self, memory: dict[str, Any]) -> None:
@@ -241,7 +241,7 @@ class Ghost:
             self._opens(topics[0], *place)
 
     def _on_Convicted(self, topics: list[bytes], values: Any) -> None:
-        """Half of the bond is burnt; after a timeout the winner has no more than an auditor's clock pays."""
+        """Half of the bond is burnt; after a timeout the winner gets at most the payment of an auditor's timeout."""
         (id_, spec), number = (topics[0], self.jobs[topics[0]].spec), int.from_bytes(topics[1], "big")
         auditor = self.disputes[id_, number].auditor
         guards = [d for (job, n), d in self.disputes.items() if job == id_ and self.ended.get((job, n)) is Status.OPEN]
@@ -300,7 +300,7 @@ class Ghost:
         return Post(*post)
 
     def _compare_money(self) -> None:
-        """INVARIANT I1: what the contract holds is what it owes."""
+        """INVARIANT I1: the contract's balance equals its obligations."""
         assert self.read("burnt") == self.burnt
         for account, amount in self.credits.items():
             assert self.read("credits", account) == amount
@@ -336,8 +336,7 @@ class Ghost:
                 assert self._post(job, kind, place) == post
 
     def _compare_queue(self, job: bytes, state: Job, found: list[Standing]) -> None:
-        """INVARIANT I14: the queue counts each thing that is awaited once; of the only open dispute it knows the
-        number."""
+        """INVARIANT I14: the queue counts each awaited duty once; for the only open dispute it has its number."""
         open_ = [s for s in found if s.dispute.status is Status.OPEN]
         awaited = {thing for s in open_ if not s.opened_at and (thing := self._thing(job, state, s.dispute))}
         if state.queue & ALONE:
@@ -347,7 +346,7 @@ class Ghost:
         self.marked |= {(job, thing) for thing in awaited}
 
     def _thing(self, job: bytes, state: Job, d: Dispute) -> tuple[Any, ...] | int:
-        """What a dispute waits for, or since when it need not wait."""
+        """The duty of a dispute, or the time since which it need not wait."""
         if d.level is Level.TRACE and d.height == 0:
             return d.turn_at  # one operator: its output is the trace root
         if d.index == 0 and d.level is d.entry and d.level is not Level.RUN:
@@ -364,7 +363,7 @@ class Ghost:
         return "node", d.level, d.height, d.node
 
     def _opened_at(self, job: bytes, state: Job, d: Dispute) -> int:
-        """When the thing that a dispute waits for was opened; 0: not yet."""
+        """Time of the opening that a dispute waits for; 0: not yet."""
         thing = self._thing(job, state, d)
         return thing if isinstance(thing, int) else self.openings.get((job, thing), 0)
 

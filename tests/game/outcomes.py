@@ -1,4 +1,4 @@
-"""How a game against a lie, or against a false accusation, is played and how it has to end."""
+"""Play a game against a lie, or against a false accusation, and check its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vgame.dispute.trainer import Trainer
 
 
 class Forged(ToyMachine):
-    """A machine with other leaves in its trees: (kind, step or checkpoint, leaf) -> hash; behind the last leaf that is
+    """A machine with other leaves in its trees: (kind, step or checkpoint, leaf) -> hash; after the last leaf there is
     padding.
 
     roots: state roots by step; words: bytes appended to an output by (step, operator), and to the state tensor it
@@ -81,8 +81,8 @@ def forced(
     cls: type[Trainer] = Trainer,
     **options: Any,
 ) -> tuple[Play, Auditor]:
-    """Play a lie that no checkpoint shows, until an accomplice makes the trainer open the step; dispute 1 is that of an
-    auditor that checks whatever is posted."""
+    """Play a lie that no checkpoint shows, until an accomplice makes the trainer open the step; dispute 1 belongs to an
+    auditor that checks all posts."""
     play = scene.claimed(setup, lies, cls, **options)
     assert play.job.run_root == play.new_trainer().run_tree().root
     auditor = play.auditor(cls=Curious)
@@ -96,14 +96,14 @@ def convicted_at(play: Play) -> Place:
 
 
 def prize(spec: JobSpec, cause: str) -> int:
-    """What the winner has of a convicted trainer's bond; what a clock decides pays no more than an auditor's clock."""
+    """The winner's part of a convicted trainer's bond; after a timeout at most the payment of an auditor's timeout."""
     return (min(spec.trainer_bond, spec.auditor_bond) if cause == "timeout" else spec.trainer_bond) // 2
 
 
 def check_conviction(
     caught_: tuple[Play, Auditor], cause: str, place: Place | None = None, entry: Level = Level.RUN
 ) -> None:
-    """The trainer lost all, the auditor has its bond and the prize, the client has its reward back."""
+    """The trainer lost its bond, the auditor has its bond and the prize, the client has its reward back."""
     (play, auditor), number = caught_, int(entry is not Level.RUN)
     spec = play.setup.spec
     assert play.phase is Phase.CONVICTED

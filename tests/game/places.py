@@ -1,5 +1,5 @@
-"""Which place of a claim lies in which, told apart from Places.sol: each place is a chain of leaf ranges, one for each
-tree from the run down to its own."""
+"""Containment of places of a claim, independent of Places.sol: each place is a chain of leaf ranges, one for each tree
+from the run down to its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Range = tuple[int, int]  # first leaf, leaf behind the last
 
 
 def chain(d: Any, interval: int) -> dict[Link, Range]:
-    """The trees above a place, and which leaves of them it lies below; its own tree is the last. A partial sum is its
+    """The trees above a place, with the range of leaves over it; its own tree is the last. A partial sum is its
     element."""
     leaves = d.index << d.height, (d.index + 1) << d.height
     if d.level is Level.RUN:
@@ -35,8 +35,8 @@ def chain(d: Any, interval: int) -> dict[Link, Range]:
 
 
 def contains(outer: Dispute, inner: Any, job: Job, moved: bool) -> bool:
-    """The place of a verdict lies in a dispute's node, or is it; one that has not moved has its whole tree, and what a
-    claim "diverged" posts behind its last leaf."""
+    """Whether a dispute's node contains the place of a verdict, or is it; a dispute that has not moved has its whole
+    tree, and the posts of a claim "diverged" after its last leaf."""
     interval, end = job.spec.interval, job.diverged_at - 1 if job.diverged_at else job.spec.steps
     tree, (first, behind) = list(chain(outer, interval).items())[-1]
     below = chain(inner, interval)

@@ -48,7 +48,7 @@ class Scene:
         return player
 
     def play(self, *players: Player) -> Phase:
-        """In turn until nobody moves; then past the window."""
+        """Let the players move in turn until none has a move; then pass the window."""
         for _ in range(300):
             if not sum(player.step() for player in players):
                 break
@@ -66,7 +66,7 @@ class Scene:
 
 
 class Metered(RevmGame):
-    """It writes down the most gas of each call."""
+    """Records the largest gas of each call."""
 
     def __init__(self, chain: RevmChain, address: str, wallet: Wallet, gas: dict[str, int]) -> None:
         super().__init__(chain, address, wallet)

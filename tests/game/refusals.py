@@ -22,7 +22,7 @@ CASES: list[tuple[frozenset[str], Prepare]] = []
 
 @dataclass(frozen=True)
 class Refusal:
-    """An illegal call and the error that it meets; `args` None: they are hashes."""
+    """An illegal call and its error; `args` None: they are hashes."""
 
     error: str
     args: tuple[Any, ...] | None
@@ -31,7 +31,7 @@ class Refusal:
 
 
 def refuses(*names: str) -> Callable[[Prepare], Prepare]:
-    """The errors that a case meets."""
+    """The errors of a case."""
 
     def register(case: Prepare) -> Prepare:
         CASES.append((frozenset(names), case))
@@ -44,7 +44,7 @@ def refuses(*names: str) -> Callable[[Prepare], Prepare]:
 
 
 def disputed(scene: Scene, until: str, lies: Lies = LIE) -> tuple[Play, Any, Any, Call]:
-    """A game in which somebody is about to send `until`: the play, both players, the call."""
+    """A game just before the call `until`: the play, both players, the call."""
     play = scene.claimed(SETUP, lies)
     auditor = play.auditor()
     return play, play.trainer, auditor, play.run_until(until, play.trainer, auditor)
@@ -58,7 +58,7 @@ def struct(call: Call, field: int, value: Any, at: int = -1) -> Call:
 
 
 def here(play: Play, call: Call) -> Call:
-    """The call, as it was decided for where the dispute stands now."""
+    """The call, with the dispute's current position."""
     return call.but(2, play.dispute(call.args[1]).position)
 
 
@@ -69,7 +69,7 @@ def place_beside(play: Play, shift: int, number: int = 0) -> int:
 
 
 def elsewhere(play: Play, game: Game, call: Call) -> Refusal:
-    """The call was decided for another place."""
+    """The call names another place."""
     return Refusal("Elsewhere", (play.dispute(call.args[1]).position, call.args[2]), game, call)
 
 

@@ -14,7 +14,7 @@ from vgame.chain.records import Level, Phase, Status
 
 @refuses("WrongPhase", "DisputeClosed")
 def refund(scene: Scene) -> Iterator[Refusal]:
-    """Once, and only what was open when the claim was convicted."""
+    """Once, and only for disputes that were open at the conviction."""
     play = scene.claimed(SETUP, LIE)
     trainer, game = play.trainer, scene.game()
     lapsed, idle, winner = play.auditor(), play.auditor(), play.auditor()
@@ -36,7 +36,7 @@ def refund(scene: Scene) -> Iterator[Refusal]:
 
 @refuses("NothingToWithdraw", "PaymentRefused")
 def withdraw(scene: Scene) -> Iterator[Refusal]:
-    """What is refused stays, and goes to another recipient."""
+    """A refused payment stays a credit, and can be paid to another recipient."""
     yield Refusal("NothingToWithdraw", (), scene.game(), Call("withdraw", (NODE[:20],)))
     payee, taker = payee_game(scene, "REFUSE"), scene.wallet().address
     payee.send("createJob", astuple(SETUP.spec), 0, NAME, SETUP.program.header, value=SETUP.spec.reward)

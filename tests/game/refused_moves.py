@@ -44,7 +44,7 @@ def challenge(scene: Scene) -> Iterator[Refusal]:
     for level in (Level.SEGMENT, Level.TRACE):
         for where in (0, 1, 2**200):
             yield Refusal("NotPosted", (), game, call.but(1, int(level)).but(2, where))
-    yield Refusal("BadProof", (NODE, play.job.run_root), game, call)  # another claim than the one that stands there
+    yield Refusal("BadProof", (NODE, play.job.run_root), game, call)  # another claim than the current one
     right = call.but(3, play.job.run_root)
     yield Refusal("WrongDivergence", (0, 5), game, struct(right, 0, 5))  # another claim with the same checkpoints
     until = play.job.since + SETUP.spec.challenge_window
@@ -61,8 +61,8 @@ def challenge(scene: Scene) -> Iterator[Refusal]:
 
 @refuses("BadProof", "GuardianEngaged")
 def challenge_of_a_piece(scene: Scene) -> Iterator[Refusal]:
-    """Below a segment or trace the words follow from what was posted above, so a challenge names that too. A guardian
-    has one open dispute."""
+    """Below a segment or trace the words depend on the posts above, so a challenge names them too. A guardian has one
+    open dispute."""
     wallet = scene.wallet()
     play = scene.claimed(replace(SETUP, terms={"guardian": wallet.address}), Lies(shown={(2, 0, 7): 1}))
     play.run(play.trainer, play.auditor(None, Forcer, step=2))

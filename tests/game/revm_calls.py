@@ -39,7 +39,7 @@ DATA = {name: [abi_type(i) for i in ENTRIES[name]["inputs"] if not i["indexed"]]
 
 
 def calldata(name: str, arguments: Any) -> str:
-    """A call as hex; kept where its arguments can be a key."""
+    """A call as hex; cached if its arguments are hashable."""
     try:
         return _calldata(name, tuple(arguments))
     except TypeError:  # lists among them
@@ -53,8 +53,8 @@ def _calldata(name: str, arguments: Any) -> str:
 
 @lru_cache(10_000)
 def decode_output(name: str, raw: str) -> tuple[Any, ...]:
-    """What a view returned; most answers are those of the last time. Values are words, records of words, or lists of
-    either, which lie in their order behind the words."""
+    """The values that a view returned; most equal the last ones, so they are cached. Values are words, records of
+    words, or lists of either, which follow the words in order."""
     data, place, values = bytes.fromhex(raw[2:]), 0, []
     end = sum(map(_size, OUTPUTS[name]))
     for kind in OUTPUTS[name]:
@@ -117,7 +117,7 @@ def decode_log(log: dict[str, Any]) -> Event:
 
 @lru_cache(10_000)
 def _values(name: str, data: bytes) -> tuple[Any, ...]:
-    """What is not indexed in an event. Values are words, unless a list or bytes are among them."""
+    """The fields of an event that are not indexed. Values are words, unless a list or bytes are among them."""
     kinds = DATA[name]
     if any(kind.endswith(("]", ")")) or kind in ("bytes", "string") for kind in kinds):
         return tuple(map(checksummed, decode(kinds, data)))

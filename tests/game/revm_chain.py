@@ -42,7 +42,7 @@ class RevmChain(Chain):
         self.chain_id, self.is_development = CHAIN_ID, CHAIN_ID in DEVELOPMENT
 
     def pause(self, seconds: float, *_: float) -> None:
-        """Nobody else mines."""
+        """Does nothing: no other account mines."""
 
     def block(self, which: int | str | None = None) -> Block:
         if which is None and self.pin:
@@ -107,7 +107,7 @@ class RevmGame(Game):
     _transaction = _request
 
     def _run(self, request: dict[str, Any]) -> str:
-        """In the next block, unless one is pinned: time passes only with transactions here."""
+        """Run in the next block, unless one is pinned: time passes only with transactions here."""
         block = self.chain.web3.eth.default_block if self.chain.pin else "pending"
         try:
             return self.chain.node.call(request, block)

@@ -39,7 +39,7 @@ BASEFEE, PREVRANDAO, PUSH1, PUSH32 = 0x48, 0x44, 0x60, 0x7F
 
 
 def replaced(code: bytes, old: int, new: int) -> bytes:
-    """Code with another instruction in place of one, at least once; what instructions push stays."""
+    """Code with one instruction replaced by another, at least once; pushed data are unchanged."""
     found, place = bytearray(code), 0
     while place < len(code):
         if code[place] == old:
@@ -51,7 +51,7 @@ def replaced(code: bytes, old: int, new: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """What contracts see of a block; `beacon` is the base fee that is shown to them."""
+    """The block as contracts see it; `beacon` is the base fee shown to them."""
 
     number: int
     time: int
@@ -174,7 +174,7 @@ class RevmNode:
         return hex(seconds)
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Everything but the EVM is immutable or copied."""
+        """A snapshot: everything but the EVM is immutable or copied."""
         lists = list(self.blocks), list(self.ends), list(self.deeds)
         return (self.evm.snapshot(), lists, dict(self.receipts), dict(self.nonces), self.next_time)
 
@@ -189,7 +189,7 @@ class RevmNode:
     # ---- the state after a block ----
 
     def state(self, block: Any) -> pyrevm.EVM:
-        """The state that is named; of an old block, in a second EVM that does again what was done until then."""
+        """The state of a block; for an old block, in a second EVM that repeats all transactions up to it."""
         number = state(self, block)
         if number >= self.newest():
             return self.evm
@@ -253,7 +253,7 @@ class RevmNode:
             raise Reverted(found[1] if found else "0x", "" if found else str(error)[:60]) from None
 
     def call(self, tx: dict[str, Any], block: Any = None) -> str:
-        """A call that leaves no trace, in the block that is named."""
+        """A call without effects, in the given block."""
         evm = self.state(block)
         self._env(state(self, block)).enter(evm)
         point = evm.snapshot()
@@ -336,11 +336,11 @@ class RevmNode:
         ]
 
     def forget(self) -> None:
-        """Receipts are taken away: what was read of them is read again."""
+        """Remove receipts: cached logs are read again."""
         self.read, self.found = 0, defaultdict(list)
 
     def logs_of(self, address: str, topic: str | None) -> list[dict[str, Any]]:
-        """Those of a contract, of one kind or all; each receipt is read once."""
+        """Logs of a contract, of one kind or all; each receipt is read once."""
         for receipt in islice(self.receipts.values(), self.read, None):
             for log in receipt["logs"]:
                 for kind in (None, log["topics"][0]):

@@ -33,7 +33,7 @@ CONTRACTS = Path(__file__).resolve().parents[1] / "contracts"
 ETHER = 10**18
 NAME = b"a toy job".ljust(32, b"\0")
 
-#: Six operators: state 0 and 1 are carried on, state 2 is left alone, operator 3 is a long sum.
+#: Six operators: state 0 and 1 are updated, state 2 is unchanged, operator 3 is a long sum.
 USUAL = Program(
     operators=(
         Operator(300),
@@ -62,7 +62,7 @@ WIDE = Program(
 
 @dataclass(frozen=True)
 class Setup:
-    """A toy job: what is computed, and its terms."""
+    """A toy job: its computation and its terms."""
 
     program: Program = USUAL
     steps: int = 7
@@ -167,7 +167,7 @@ class Sending(Exception):
 
 
 def due(player: Player) -> Call | None:
-    """What a player would send now; None if it would wait."""
+    """A player's next call; None if it would wait."""
 
     def caught(name: str, *args: Any, value: int = 0) -> None:
         raise Sending(Call(name, args, value))
@@ -227,7 +227,7 @@ class Play:
         return [(name, a["dispute"], CAUSES[a["cause"]]) for name, a in self.events("Convicted", "Dismissed")]
 
     def paid(self, player: Player) -> int:
-        """What the contract has paid out or owes to a player."""
+        """Payments and credits of a player."""
         drawn = [e.args["amount"] for e in self.client.events("Withdrawn") if e.args["account"] == player.address]
         return sum(drawn) + self.client.credits(player.address)
 
@@ -254,7 +254,7 @@ class Play:
         raise AssertionError(f"still moving after {rounds} rounds")
 
     def run_until(self, name: str, *players: Player) -> Call:
-        """Let the players move until one of them is about to send `name`: that call."""
+        """Let the players move until the next call is `name`; returns that call."""
         for _ in range(100):
             for player in players:
                 call = due(player)
@@ -265,7 +265,7 @@ class Play:
         raise AssertionError(f"nobody ever sends {name}")
 
     def run_to_end(self, *players: Any) -> Phase:
-        """Run, let the clocks of whoever is silent run out, pass the windows; the last phase."""
+        """Run, let the clocks of silent players run out, pass the windows; returns the last phase."""
         self.run(*players)
         while self.phase is Phase.CLAIMED:
             self.wait_for_clocks()
@@ -315,7 +315,7 @@ PAYEE_MODES = ("TAKE", "REFUSE", "REASON", "BURN", "LOUD", "REENTER")
 
 
 def payee_game(scene: Scene, mode: str, again: bytes = b"") -> PayeeGame:
-    """A contract account that behaves in a way when it is paid (tests/contracts/Payee.sol)."""
+    """A contract account with a given behaviour on payment (tests/contracts/Payee.sol)."""
     code = compile_cached(CONTRACTS / "Payee.sol")["Payee"]["bytecode"]
     arguments = encode(["uint8", "bytes"], [PAYEE_MODES.index(mode), again]).hex()
     return PayeeGame(scene.chain, scene.address, deploy_code(scene.chain, code + arguments))

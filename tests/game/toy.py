@@ -1,4 +1,4 @@
-"""A machine that is cheap to compute, implementing vgame.commit.machine.Machine. Twin: tests/contracts/ToyReferee.sol.
+"""A cheap machine that implements vgame.commit.machine.Machine. Twin: tests/contracts/ToyReferee.sol.
 
 word(step, operator, element) = (hash of seed, step, operator, element + the word that the operator's kind reads) &
 FINITE_MASK, unless the program lists it as special; for sums the hash is that of each block, and the word their
@@ -30,7 +30,7 @@ PROOF_TYPE = "(bytes,bytes,bytes32[],bytes32[])"
 
 
 class Kind(IntEnum):
-    """What an operator reads: nothing; the state before; an earlier operator; the same, decided in blocks."""
+    """The operand of an operator: none; the state before; an earlier operator; the same, decided in blocks."""
 
     HASH = 0
     CARRY = 1
@@ -59,7 +59,7 @@ class State:
 
 @dataclass(frozen=True)
 class Special:
-    """A word that is not what the rule says."""
+    """A word that is an exception to the rule."""
 
     step: int
     operator: int
@@ -85,7 +85,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Lies:
-    """What a cheat changes, by position.
+    """The changes of a cheat, by position.
 
     words: an output, and so everything after it; shown: only what is shown of it in the trace; state: (step, tensor,
     element) against its own trace; initial: (tensor, element); partials: two blocks of an element are changed so that

@@ -1,4 +1,4 @@
-"""Calldata as no encoder makes it, and as the contract may take it all the same.
+"""Calldata that no encoder produces, but that the contract may accept.
 
 In: an argument list, random numbers. Out: bytes in which every dynamic part lies anywhere: before its frame (an offset
 modulo 2^256), twice used, inside another part, between junk; or damaged: beyond the end, of huge length, cut off, with
@@ -18,7 +18,7 @@ HUGE = (1 << 32, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 255, WORD - 32, WORD - 1)
 
 @dataclass
 class Frame:
-    """What offsets count from: words, some of which lead to parts of their own."""
+    """The base of offsets: words, some of which are offsets of parts."""
 
     words: list[bytes | Frame] = field(default_factory=list)
     head: bytes = b""  # a length, in front of what offsets count from
@@ -103,7 +103,7 @@ class Layout:
 
 
 def damage(layout: Layout) -> bytes:
-    """One more blow, or none."""
+    """Apply one more damage, or none."""
     dice, data = layout.dice, bytearray(layout.data)
     match dice.randrange(10):
         case 0:

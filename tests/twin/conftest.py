@@ -16,7 +16,7 @@ HARNESSES = {"arithmetic": "ArithmeticHarness", "elementary": "ElementaryHarness
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Where the tests of other folders come first."""
+    """Compile ahead if the tests of other folders come first."""
     needed = {name for item in session.items if item.path.parent == HERE for name in item.fixturenames}
     others = any(item.path.parent != HERE for item in session.items)
     first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"

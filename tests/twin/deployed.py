@@ -1,8 +1,8 @@
 """Contracts under test: compiled once per content, deployed in an in-process EVM, called by their ABI.
 
 Compiled output is cached in build/contracts/ under the hash of every source that a contract reaches and of the compiler
-settings. The large harnesses take minutes to compile: a process of its own begins with them while the tests that need
-none are run (`compile_ahead`).
+settings. The large harnesses take minutes to compile: a separate process compiles them while tests without harnesses
+run (`compile_ahead`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Contract:
 
     @property
     def gas(self) -> int:
-        """Gas of the last call as a transaction: what it used, or the floor for its calldata, which this EVM does not
+        """Gas of the last call as a transaction: the used gas, or the floor for its calldata, which this EVM does not
         apply."""
         return max(int(self.evm.result.gas_used), calldata_floor(self._data))
 
@@ -113,15 +113,14 @@ class Contract:
 
 
 def cache_of(path: Path) -> Path:
-    """Where the compiled output of `path` belongs."""
+    """The cache file of the compiled output of `path`."""
     settings = [ROOT / "scripts" / "compile.py", ROOT / "package-lock.json"]
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in [*script.reachable(path), *settings])).hexdigest()[:16]
     return CACHE / f"{path.stem}-{digest}.json"
 
 
 def compile_cached(path: Path) -> dict[str, dict]:
-    """Contract name -> {abi, bytecode, runtime} of `path`, from build/contracts/ if nothing that matters has
-    changed."""
+    """Contract name -> {abi, bytecode, runtime} of `path`, from build/contracts/ if no relevant input has changed."""
     cached = cache_of(path)
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(cached.with_suffix(".lock"), "w") as lock:
@@ -132,14 +131,14 @@ def compile_cached(path: Path) -> dict[str, dict]:
 
 
 def compile_ahead(names: Sequence[str]) -> None:
-    """Begin to compile those harnesses that are not in the cache."""
+    """Begin to compile the harnesses that are not in the cache."""
     paths = [path for name in names if not cache_of(path := HARNESSES / f"{name}.sol").exists()]
     if paths and has_compiler():
         atexit.register(subprocess.Popen(["nice", sys.executable, __file__, *map(str, paths)]).kill)
 
 
 def has_compiler() -> bool:
-    """Are node and the compiler installed?"""
+    """Whether node and the compiler are installed."""
     return shutil.which("node") is not None and (ROOT / "node_modules" / "solc").exists()
 
 

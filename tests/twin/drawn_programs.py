@@ -73,7 +73,7 @@ def words_of(random: Random, count: int) -> list[int]:
 
 
 def draw_ordinary(random: Random) -> int:
-    """A number that no rounding test fears."""
+    """A number far from every midpoint."""
     return random.getrandbits(1) << 31 | random.randrange(124, 130) << 23 | random.getrandbits(23)
 
 
@@ -101,7 +101,7 @@ def factors(random: Random, number: int, count: int) -> tuple[int, ...]:
 
 @dataclass
 class Drawing:
-    """A program in the making: its operators, and (reference, elements) of all that they may read, by type."""
+    """A partial program: its operators, and (reference, elements) of all readable tensors, by type."""
 
     random: Random
     operators: list[Operator] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Drawing:
         return ref
 
     def pick(self, integer: bool) -> tuple[Ref, int]:
-        """Anything that can be read, mostly something new."""
+        """Any readable tensor, mostly a new one."""
         return self.random.choice(self.readable[integer][-6 if self.random.random() < 0.6 else 0 :])
 
     # ---- accesses ----
@@ -204,7 +204,7 @@ class Drawing:
         return Copy(sizes, tuple(self.access(sizes, integer) for _ in range(count)), integer)
 
     def rows(self, elements: int, integer: bool = False) -> Ref:
-        """A tensor of so many words: one that is there, or a copy of others."""
+        """A tensor of so many words: an existing one, or a copy of others."""
         same = [ref for ref, n in self.readable[integer] if n == elements]
         return (
             self.random.choice(same) if same and self.random.random() < 0.4 else self.add(self.copy(elements, integer))

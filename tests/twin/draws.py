@@ -1,4 +1,4 @@
-"""Adversarial words: what a uniform draw almost never hits.
+"""Adversarial words, which uniform draws almost never hit.
 
 Everything is drawn from a `random.Random`, so a failure can be repeated.
 """
@@ -118,7 +118,7 @@ def _tie_of_sum(random: Random) -> tuple[int, int]:
 
 
 def _tie_of_product(random: Random) -> tuple[int, int]:
-    """Odd factors whose product has 25 bits: a midpoint, or with a neighbour's last bit almost one; often in the
+    """Odd factors whose product has 25 bits: a midpoint, or nearly one with a neighbour's last bit; often in the
     subnormal range."""
     split = random.randrange(2, 24)
     left = random.getrandbits(split) | 1 << split - 1 | 1

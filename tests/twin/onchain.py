@@ -1,5 +1,4 @@
-"""Elements of a run before the referee: its checked-in code on the fast chain, fed with the proofs that the game's
-agents make.
+"""Decide elements of a run by the referee: its checked-in code on the fast chain, with the proofs of the game's agents.
 
 In: a history and a step. Out: the words that the contract computes, and the gas of each call as a transaction.
 """
@@ -24,7 +23,7 @@ DEPLOYED = ("Pointwise", "Referee", "Logged")
 
 
 def deploy_referee() -> Contract:
-    """Referee and Pointwise as `make contracts` left them."""
+    """Referee and Pointwise from the checked-in artifacts."""
     artifacts = {name: artifact(name) for name in DEPLOYED}
     pointwise = Contract(artifacts, "Pointwise")
     return Contract(artifacts, "Referee", pointwise.address, near=pointwise)
@@ -74,7 +73,7 @@ class StepOnChain:
         return {}
 
     def words(self, operator: int) -> np.ndarray:
-        """What the fast executor computed."""
+        """The words of the fast executor."""
         if operator not in self._words:
             self._words[operator] = to_words(self.history.outputs(self.step, [operator])[operator])
         return self._words[operator]
@@ -111,7 +110,7 @@ class StepOnChain:
         return bytes(self.referee.call("evaluateBlock", self.context(operator, element, trace), block, proof))
 
     def decide(self, operator: int, element: int, trace: Tree | None = None) -> Ruling:
-        """What the contract makes of the element under the trace; long sums block by block."""
+        """The contract's decision about the element under the trace; long sums block by block."""
         if (blocks := self.blocks(operator)) == 1:
             proof = self.proof(operator, element, None, trace)
             word = self.referee.call("evaluate", self.context(operator, element, trace), proof)
@@ -133,9 +132,9 @@ class StepOnChain:
         return Tree(Kind.TRACE, leaves)
 
     def faults(self, operator: int, element: int, random: Random) -> tuple[list[str], Ruling]:
-        """What is wrong (nothing): the contract's word is the executor's and the reference's, and it stays so under the
-        trace of somebody who claims that word with one bit flipped; a proof with one bit flipped reverts with the error
-        that it must give."""
+        """The problems (expected: none): the contract's word is the executor's and the reference's, also under the
+        trace of a trainer that claims it with one bit flipped; a proof with one bit flipped reverts with the expected
+        error."""
         honest, ruling = self.claimed(operator, element), self.decide(operator, element)
         words = {
             "contract": ruling.word,
@@ -168,8 +167,7 @@ class StepOnChain:
 
 
 def damage(proof: bytes, random: Random) -> tuple[bytes, str]:
-    """The proof with one bit flipped in the record, the opened words or a sibling, and the error that this must
-    give."""
+    """The proof with one bit flipped in the record, the opened words or a sibling, and the expected error."""
     ((header, record, path, openings),) = decode([PROOF_TYPE], proof)
     openings = [[words, list(siblings), list(outer)] for words, siblings, outer in openings]
     where = random.randrange(2 if openings else 1)

@@ -1,7 +1,7 @@
 """Small valid programs that contain every kind of operator, every function and every way to address an operand, over
 special words.
 
-In: a folder. Out: a history of each, whose elements test_referee.py puts before the contract.
+In: a folder. Out: a history of each, for the tests of test_referee.py.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from vgame.runs.store import Store
 STEP, STEPS = 3, 5
 SEED = 0x0123456789ABCDEF
 NAN, INFINITY, ONE, SIGN = 0x7FC00000, 0x7F800000, 0x3F800000, 0x80000000
-#: Zero, ones, shift counts around 32, where binary32 stops to hold integers, the ends of int32.
+#: Zero, ones, shift counts around 32, the end of exact integers in binary32, the ends of int32.
 INTEGERS = [0, 1, 2, 3, 31, 32, 33, 0xFFFF, 0x10000, 0xFFFFFF, 0x1000000, 0x1000001, 0x7FFFFFFE, 0x7FFFFFFF]
 INTEGERS += [SIGN, SIGN + 1, 0xFF000000, 0xFEFFFFFF, 0xFFFFFFE0, 0xFFFFFFFD, 0xFFFFFFFE, 0xFFFFFFFF]
 
@@ -72,7 +72,7 @@ def output(index: int) -> Ref:
 
 @dataclass(frozen=True)
 class Small:
-    """Operators and everything that they read. A loss and a state tensor that it becomes are appended."""
+    """Operators and all their operands. A loss and its state tensor are appended."""
 
     operators: Sequence[Operator]
     state: Sequence[torch.Tensor] = ()
@@ -230,7 +230,7 @@ def sums() -> Small:
             operators.append(Contract(variant, 1, 3, 4, k, state(len(states) - 1), b))
         else:
             operators.append(Contract(variant, 1, 6, 4 if variant is Variant.DOT else 1, k, rows(6, k), b))
-    # More elements than a leaf has, and each so near to a midpoint that mode `logged` leaves a choice.
+    # More elements than a leaf has, and each so near to a midpoint that mode `logged` admits two words.
     states += [tensor(near_midpoints(12)), tensor([ONE] * 3 * 15)]
     operators.append(Contract(Variant.DOT, 1, 12, 15, 3, state(len(states) - 2), state(len(states) - 1)))
     return Small(operators, states)
@@ -276,7 +276,7 @@ def selections() -> Small:
 
 
 def near_bfloat16() -> tuple[list[int], list[int]]:
-    """Pairs whose sum, product or quotient is a midpoint of bfloat16 numbers, alone or but for a crumb."""
+    """Pairs whose sum, product or quotient is a midpoint of bfloat16 numbers, exactly or nearly."""
     random = Random(6)
     firsts = [random.randrange(1, 0x7F00) << 16 | random.choice((0x8000, 0x8000, 0, 0x7FFF)) for _ in range(400)]
     crumbs = [
@@ -298,7 +298,7 @@ def narrow_functions() -> Small:
 
 
 def narrow_sums() -> Small:
-    """The sums again, rounded to 8 bits; and sums of two words that tie but for a crumb."""
+    """The sums again, rounded to 8 bits; and sums of two words that nearly tie."""
     first, second = near_bfloat16()
     small, at = sums(), len(sums().state)
     rows = tensor([w for pair in zip(first, second, strict=True) for w in pair])
