@@ -6,14 +6,15 @@ import hashlib
 import json
 import math
 import re
-import time
 import tomllib
 from dataclasses import astuple, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from web3 import Web3
 
+import vgame.runs.pace as pace_module
 from vgame.chain.connection import artifact, calldata_floor
 from vgame.cli.terms import propose
 from vgame.errors import VgameError
@@ -276,7 +277,7 @@ def test_the_pace_is_measured(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -
     assert 0 < pace.step < 10 and 0 < pace.trace < 20 and pace.step <= pace.worst < 100
     # begin and end of three steps, of hashing a state, one step hashed, one hard in part
     times = iter([0, 100, 200, 203, 300, 302, 400, 401, 408, 500, 520])
-    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(pace_module, "time", SimpleNamespace(monotonic=lambda: next(times)))
     assert measure(bundle, executor) == Pace(3, 7, pytest.approx(3 + 17 * 3 * HARDEST / MEASURED), 1)
 
 

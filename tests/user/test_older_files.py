@@ -55,6 +55,7 @@ def test_a_run_of_another_version(version: object, tmp_path: Path) -> None:
     (run / "run.json").write_text(json.dumps(header | {"version": version}))
     before = held(run)
     for use in (lambda: vgame.train(bundle, run), lambda: vgame.audit(run), lambda: vgame.Run.open(run)):
-        with pytest.raises(vgame.StoreError, match=f"is a run of version {version}, this vgame reads version 1: go on"):
+        message = f"is a run of version {version}, this vgame reads version 1: use the vgame that wrote it"
+        with pytest.raises(vgame.StoreError, match=message):
             use()
     assert held(run) == before

@@ -103,7 +103,7 @@ class AuditorService:
         self.problems.clear()
         with self.game.chain.pinned():
             views = self.look()
-            if self.is_idle(views):
+            if not self.staking.is_measured and self.is_idle(views):
                 self.staking.measure(again=bool(self.stakes.last))
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
@@ -244,7 +244,7 @@ class AuditorService:
         over = [job for job, view in views.items() if _has_ended(view)]
         owned, hunted = self.named.owned, self.named.hunted
         self.done |= {
-            job for job in views if self.lasting.shown(job, job in over) and job not in owned and self.final([job])
+            job for job in views if job not in owned and self.lasting.shown(job, job in over) and self.final([job])
         }
         if not self.named.whole or self.named.waiting(self.reported, self.game.chain.now()):
             return False

@@ -55,6 +55,10 @@ class Staking:
             self._pace = self.computation.pace
 
     @property
+    def is_measured(self) -> bool:
+        return self._pace is not None
+
+    @property
     def pace(self) -> Pace:
         """How fast this device is. INVARIANT: known before a stake; measured by this process or an earlier one."""
         self._pace = self._pace or self.computation.known_pace
