@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from eth_account import Account
 from frauds import SETUP, SPEC, SUM, word_lie
-from scene import Scene
+from scene import Scene, embedded_chain
+from web3.exceptions import Web3RPCError
 
 from vgame.agents.client import close_job
 from vgame.agents.config import wallet_from_environment
 from vgame.agents.status import alarms, read_game, read_job, show_status, watch
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.connection import Chain, checksum_address
+from vgame.chain.connection import Chain, RefusedError, checksum_address
 from vgame.chain.records import Phase, Turn
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import ChainError
@@ -272,3 +274,21 @@ def test_a_key_comes_from_a_keystore(scene: Scene, tmp_path, monkeypatch: pytest
 def test_an_address_that_is_none() -> None:
     with pytest.raises(ChainError, match="40 hex digits"):
         checksum_address("0x12")
+
+
+def test_a_pinned_read_that_one_node_does_not_know_is_made_again() -> None:
+    """A balancer takes two nodes in turns, and the same read of every round met the one that is behind."""
+    with embedded_chain() as chain:
+        answers: list[Any] = []
+
+        def question() -> int:
+            if isinstance(answer := answers.pop(0), Exception):
+                raise answer
+            return answer
+
+        with chain.pinned():
+            answers[:] = [Web3RPCError("header not found"), 7]
+            assert chain.ask(question) == 7
+        answers[:] = [Web3RPCError("header not found"), 7]
+        with pytest.raises(RefusedError, match="header not found"):
+            chain.ask(question)

@@ -127,7 +127,12 @@ class Chain:
         if self.lost:
             self._meet_again()
         try:
-            return question()
+            try:
+                return question()
+            except Web3RPCError:
+                if not self.pin:
+                    raise
+                return question()  # the other node of a balancer may know the block
         except NO_URL as error:
             raise ChainError(
                 f"{self.url} is no URL of a node ({self._told(error)}); http://HOST:PORT or https://... is expected"
