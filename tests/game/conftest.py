@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,10 @@ from revm_chain import RevmChain
 from revm_node import RevmNode
 from scene import Scene, fast_scene, watch
 
+import vgame.agents.staking as staking
+from vgame.chain import final
 from vgame.chain.wallet import deploy_game
+from vgame.dispute import pauses
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +46,18 @@ def system() -> tuple[RevmChain, str]:
     """The real contracts on the fast chain."""
     chain = RevmChain(RevmNode())
     return chain, deploy_game(chain.wallet())
+
+
+@pytest.fixture
+def elsewhere(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a development chain; the process has its clock."""
+    monkeypatch.setattr(scene.chain, "is_development", False)
+    for module in (final, pauses):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=scene.chain.now))
+
+
+@pytest.fixture
+def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An auditor whose clocks suffice for one dispute and no more."""
+    too_short = ["auditor_budget is 1500, 2400 is needed"]
+    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])

@@ -26,8 +26,6 @@ from vgame.agents.auditor_service import AuditorService
 from vgame.agents.delivery import write_state
 from vgame.agents.named_jobs import Limits
 from vgame.agents.retry import Retry
-from vgame.chain import final
-from vgame.chain.connection import RefusedError
 from vgame.chain.final import MOMENT
 from vgame.chain.records import Job, Phase, Request
 from vgame.delivery import bulk, rules
@@ -42,13 +40,6 @@ SPEC = DELIVERY.spec
 
 class StoppedError(BaseException):
     """Enough was tried."""
-
-
-@pytest.fixture
-def elsewhere(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a development chain; the process has its clock."""
-    monkeypatch.setattr(scene.chain, "is_development", False)
-    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +126,6 @@ def altered(service: AuditorService, change: Callable[[Job], Job]) -> Callable[[
     return end
 
 
-@pytest.fixture
-def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    too_short = ["auditor_budget is 1500, 2400 is needed"]
-    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])
-
-
 @pytest.mark.parametrize("change", [{"phase": Phase.FINAL}, {"disputes": 0, "open": 0}], ids=["phase", "disputes"])
 def test_a_dispute_that_is_not_shown_for_a_moment_makes_no_room(
     scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path, change: dict[str, Any]
@@ -176,81 +161,6 @@ def test_a_low_fee_of_a_moment_is_no_reason_to_stake(
         rounds(service, 1)
         play.advance(20)
     assert staked(play, service) == 0
-
-
-@pytest.mark.parametrize("known", [False, True], ids=["hunted", "named"])
-def test_a_restart_measures_only_when_it_has_seen_its_disputes(
-    scene: Scene, room_for_one: None, tmp_path: Path, known: bool
-) -> None:
-    """A failed reply, or a list that is not read so far, does not show that no clock runs."""
-    play, measured = scene.claimed(SETUP, LIE), list[int]()
-    limits = Limits(jobs=frozenset({play.id}), any_clocks=True) if known else Limits(any_clocks=True)
-    first = watch(play, limits)
-    first.stakes = Stakes(first.game, tmp_path / "memory")
-    first.stakes.watch()
-    rounds(first, 1)
-    play.trainer.step()
-    assert staked(play, first) == 1
-    run = first.computation
-    run.rehearse = lambda: measured.append(1)
-    again = AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
-    game = again.game
-
-    def refused(*_: Any) -> Any:
-        raise RefusedError("429")
-
-    game.job = game.jobs = game.claims_of = refused
-    rounds(again, 1)
-    del game.job, game.jobs
-    before = play.dispute().position
-    rounds(again, 1)
-    assert play.dispute().position != before and not measured
-
-
-def looks(play: Play, service: AuditorService, count: int) -> None:
-    for _ in range(count):
-        rounds(service, 1)
-        play.advance(15)
-
-
-def restarted(play: Play, tmp_path: Path, pace: bool, measured: list[int]) -> AuditorService:
-    """A process that has staked, and the one after it. `pace`: is it known from the first one?"""
-    limits = Limits(jobs=frozenset({play.id}), any_clocks=True)
-    first = watch(play, limits)
-    first.stakes = Stakes(first.game, tmp_path / "memory")
-    first.stakes.watch(), looks(play, first, 4)
-    assert staked(play, first) == 1
-    run = first.computation
-    run.rehearse, run.known_pace = lambda: measured.append(1), run.known_pace if pace else None
-    return AuditorService(first.game, run, Reporter(), 0.0, limits, Stakes(first.game, tmp_path / "memory"))
-
-
-def test_a_moment_without_disputes_measures_nothing(
-    scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
-) -> None:
-    """A process begins, and for a moment its endpoint shows the job as it was before the claim."""
-    again = restarted(play := scene.claimed(SETUP, LIE), tmp_path, False, measured := list[int]())
-    before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
-    again.game.jobs = lambda jobs: [before for _ in jobs]
-    rounds(again, 1)
-    del again.game.jobs
-    while play.phase is not Phase.CONVICTED:
-        assert not measured
-        rounds(again, 1)
-        play.trainer.step()
-    looks(play, again, 4)
-    assert measured == [1]
-
-
-def test_a_restart_beside_a_node_that_stands_still_measures_nothing(
-    scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
-) -> None:
-    """One of two balanced nodes stopped before the stake. The pace is known from the process before."""
-    again = restarted(play := scene.claimed(SETUP, LIE), tmp_path, True, measured := list[int]())
-    before = replace(play.job, phase=Phase.ACCEPTED, disputes=0, open=0)
-    again.game.jobs = lambda jobs: [before for _ in jobs]
-    looks(play, again, 4)
-    assert not measured
 
 
 # ---- the client's money ----

@@ -7,24 +7,31 @@ from dataclasses import replace
 
 import pytest
 from frauds import LIE, SETUP
-from scene import Scene, deployed, embedded_chain
+from scene import Play, Scene, deployed, embedded_chain
 from test_watch import watch
 
 from vgame.agents.client import close_job
 from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.records import Level, Phase, Status
+from vgame.dispute.auditor import Auditor
 from vgame.errors import VgameError
+
+
+def late_auditor(play: Play, later: int = 0) -> Auditor:
+    """One whose time in its dispute is over."""
+    auditor = play.auditor()
+    auditor.step()
+    assert play.trainer.step()
+    play.advance(play.job.spec.auditor_budget + later + 1)
+    return auditor
 
 
 def test_an_auditor_does_not_end_its_own_dispute() -> None:
     """That burns its bond; the conviction in another dispute gives it back."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
-        late, other = play.auditor(), play.auditor()
-        late.step()
-        assert play.trainer.step()
-        play.advance(SETUP.spec.auditor_budget + 1)
+        late, other = late_auditor(play), play.auditor()
         assert not late.step() and play.dispute().status is Status.OPEN
         other.step()
         play.run(other, play.trainer)
@@ -38,10 +45,7 @@ def test_an_auditor_ends_its_own_dispute_where_no_other_can_convict() -> None:
     """The window is over, no other dispute is open, and the trainer has left: else the claim would never end."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
-        auditor = play.auditor()
-        auditor.step()
-        play.trainer.step()
-        play.advance(SETUP.spec.auditor_budget + SETUP.spec.challenge_window + 1)
+        auditor = late_auditor(play, SETUP.spec.challenge_window)
         assert auditor.step() and play.dispute().status is Status.LAPSED
 
 
@@ -49,10 +53,7 @@ def test_one_false_look_burns_no_own_bond(monkeypatch: pytest.MonkeyPatch) -> No
     """A later time than the chain's: the window seems over. Off a development chain each look has to show it."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
-        auditor = play.auditor()
-        auditor.step()
-        play.trainer.step()
-        play.advance(SETUP.spec.auditor_budget + 1)
+        auditor = late_auditor(play)
         monkeypatch.setattr(auditor.game.chain, "is_development", False)
         usual = auditor.game.chain.now
         monkeypatch.setattr(auditor.game.chain, "now", lambda: usual() + SETUP.spec.challenge_window)
@@ -64,10 +65,7 @@ def test_an_own_dispute_that_goes_on_keeps_the_own_one_that_is_over() -> None:
     setup = replace(SETUP, terms={"trainer_budget": 400, "auditor_budget": 300, "challenge_window": 600})
     with embedded_chain() as chain:
         play = deployed(chain).claimed(setup, LIE)
-        auditor = play.auditor()
-        auditor.step()
-        play.trainer.step()
-        play.advance(setup.spec.auditor_budget + 1)
+        auditor = late_auditor(play)
         run = (play.id, int(Level.RUN), 0, play.job.run_root, (0, bytes(32), bytes(32)))
         auditor.game.send("challenge", *run, value=setup.spec.stake)
         while play.phase is Phase.CLAIMED:
@@ -93,10 +91,7 @@ def test_closing_a_job_burns_no_bond_on_one_false_look() -> None:
     """It shows a later time; another auditor may still convict."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
-        late = play.auditor()
-        late.step()
-        play.trainer.step()
-        play.advance(SETUP.spec.auditor_budget + 1)
+        late = late_auditor(play)
         usual = chain.now
         chain.now = lambda: usual() + SETUP.spec.challenge_window
         with suppress(VgameError):
