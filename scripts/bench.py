@@ -112,7 +112,7 @@ def audit(only: str) -> dict:
 
 
 def hashing(only: str) -> dict:
-    """A state's root / hashlib over 4 KiB blocks, both with every core; and a state with one tenth changed."""
+    """The root of a state beside hashlib over blocks of 4 KiB, both on all cores; also with a tenth of it changed."""
     state = [torch.randn(1 << 20) for _ in range(16)]
     blocks = [memoryview(t.numpy()).cast("B") for t in state]
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))

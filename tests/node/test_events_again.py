@@ -17,7 +17,7 @@ from vgame.errors import EndpointError, VgameError
 
 
 def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: int) -> None:
-    """Otherwise an early opening would make a late auditor search for ever if every tenth request fails."""
+    """One request in ten fails: a search that began anew each time would not reach an early opening."""
     game, honest = provider.game(), provider.answer
     jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
     left = [0]

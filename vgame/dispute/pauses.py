@@ -1,7 +1,7 @@
-"""When a call may be sent again that has been sent, and whose effect is not shown.
+"""How long a player waits before it sends the same call again.
 
-An endpoint can show the state before a move for as long as it likes, and estimate that the move would pass: each time
-it reverts in its block, or succeeds without effect, and costs gas. So the same call waits, and other duties go first.
+An endpoint can show the state before a move for as long as it likes, and estimate that the move would pass. Sent again,
+the move reverts or has no effect, and costs gas each time. So the same call waits, and other duties go first.
 """
 
 from __future__ import annotations
