@@ -81,7 +81,7 @@ def _validated(order: Order, listener: NullProgress, seconds: float, losses: Los
 
 
 def with_log(bundle: Bundle, terms: LogTerms | None) -> Bundle:
-    """The bundle with the windows of its log: proven ones, or measured ones by `thresholds`; in other modes unchanged."""
+    """The bundle with the windows of its log, proven or measured (`thresholds`); in other modes unchanged."""
     if bundle.mode != "logged":
         if terms is not None:
             raise JobFileError(f"[log] belongs to mode = 'logged', but the mode is {bundle.mode!r}")
