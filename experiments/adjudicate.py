@@ -41,7 +41,7 @@ RECORD = ROOT / "docs" / "adjudication.json"
 STEP, STEPS = 2, 4
 DRAWS = 5  # elements of each kind and function of a job, and one of its longest
 LONG = 65_536  # terms; a longer sum (of all squared gradients, say) has 64 larger blocks
-LEAF_GAS = 1_000_000  # limit of the gas of one call, for rows up to this length
+LEAF_GAS = 1_000_000  # limit of the gas of one call, for sums of at most LONG terms
 
 
 def job(model: str, **args: Any) -> Bundle:

@@ -25,7 +25,7 @@ from story import Story  # noqa: E402
 from tape import Tape, shorten  # noqa: E402
 
 RESULTS = ROOT / "docs" / "simulation.json"
-ROOMS = ("agents", "attacks", "chain", "commit", "delivery", "dispute", "errors.py", "system")
+ROOMS = ("agents", "attacks", "chain", "commit", "delivery", "dispute", "errors.py", "job", "system")
 TESTS = ("tests/simulation", "tests/game", "tests/twin", ":(exclude)*/test_*.py")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 SAME = ("inside", "commit")

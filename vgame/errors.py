@@ -23,6 +23,7 @@ class VgameError(Exception):
 
     exit_code = 1
     reported = False  # by another process of the same command; then this one only exits
+    sent = False  # whether a transaction went out before it, which cost gas
 
 
 #: Imported package -> the extra of vgame that installs it.
@@ -116,14 +117,18 @@ class EndpointError(ChainError):
     """A reply of the endpoint contradicts another, or content does not hash to its name; the reply is ignored."""
 
 
+class NoEffect(EndpointError):
+    """A transaction was included without error, and the state shows no effect of it."""
+
+    sent = True
+
+
 class TooDear(EndpointError):
     """The base fee is above the user's limit; nothing is sent until it falls."""
 
 
 class ContractError(VgameError):
     """The contract refused a call; `name` and `args_` are its custom error's."""
-
-    sent = False  # in a transaction, which cost its gas
 
     def __init__(self, name: str, args_: tuple[object, ...]) -> None:
         self.name, self.args_ = name, args_

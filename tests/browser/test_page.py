@@ -96,10 +96,10 @@ AMOUNTS = {
 def test_amounts_are_rounded_and_exact_in_a_tooltip(stage: Stage, page: Any) -> None:
     page.goto(stage.server.url)
     for wei, near in AMOUNTS.items():
-        output = (
+        script = (
             "w => { const e = ether(w), exact = exactEther(w); return [exact, e.textContent ?? e, e.title ?? exact]; }"
         )
-        exact, shown_as, tip = page.evaluate(output, str(wei))
+        exact, shown_as, tip = page.evaluate(script, str(wei))
         assert shown_as == near and tip == exact
         digits = exact.replace("−", "-").removesuffix(" ether").partition(".")
         assert int(digits[0] + digits[2].ljust(18, "0")) == wei or (wei < 0 and digits[0] == "-0")

@@ -126,7 +126,7 @@ def test_a_partial_sum_is_compared_with_the_posted_one(played: dict[str, Any], p
     shown(page, played, tmp_path)
     one, recipe = 0x3F800000, {"kind": "sum", "words": [[0x3F800000] * 3], "bits": 24, "integer": False, "row": 0}
     for claimed, right in (([one] * 3, True), ([one] * 4, False)):
-        for output, state in ((right, "equal"), (not right, "other")):
-            dispute = {"part": 1, "right": output, "posted": sums.partial_sum(claimed).encode().hex()}
+        for decided, state in ((right, "equal"), (not right, "other")):
+            dispute = {"part": 1, "right": decided, "posted": sums.partial_sum(claimed).encode().hex()}
             reply = page.evaluate("d => again(d)", dispute | {"terms": {"recipe": recipe | {"part": 1}}})
             assert reply["state"] == state, reply

@@ -86,15 +86,15 @@ def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
 
 def test_a_trainer_announces_the_needed_segments(scene: Scene) -> None:
     """All but the first that waits: `vgame trainer --workers` has them executed meanwhile."""
-    play, text = scene.claimed(SETUP), []
+    play, announced = scene.claimed(SETUP), []
     accusers = [play.auditor(None, Forcer, step=step) for step in (1, 5, 7)]
-    play.trainer.prefetch_segments = text.append
+    play.trainer.prefetch_segments = announced.append
     for _ in range(8):
         for accuser in accusers:
             accuser.step()
         play.trainer.step()
-    assert [2, 3] in text or ([2] in text and [3] in text)
-    assert not any(1 in wanted for wanted in text)
+    assert [2, 3] in announced or ([2] in announced and [3] in announced)
+    assert not any(1 in wanted for wanted in announced)
 
 
 @pytest.mark.parametrize("crowd", [12])

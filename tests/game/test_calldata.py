@@ -209,7 +209,7 @@ def fuzz(scene: Scene, cases: int) -> None:
         assert 0.1 < taken[name] / taken[f"{name} tried"] < 0.95, name
 
 
-def test_the_contract_and_the_agents_read_the_same_terms(scene: Scene) -> None:
+def test_the_contract_and_the_agents_read_the_same_content(scene: Scene) -> None:
     fuzz(scene, cases=60)
 
 

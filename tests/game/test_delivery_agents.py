@@ -193,18 +193,18 @@ def test_a_delegate_with_a_copy_of_the_folder_delivers_and_no_other_does(sides: 
 def test_status_names_the_window_that_runs(sides: Sides) -> None:
     sides.claim()
     client, name = sides.play.client, lambda: read_job(client, sides.play.id, sides.play.scene.chain.now())
-    text = name()
-    assert (text.phase, text.window, text.requests_open) == ("delivering", "confirm_window", 0)
-    assert 0 < text.seconds_left <= SPEC.confirm_window
+    status = name()
+    assert (status.phase, status.window, status.requests_open) == ("delivering", "confirm_window", 0)
+    assert 0 < status.seconds_left <= SPEC.confirm_window
     Exchange(sides.play, sides.game, None, None, []).request(1, 2)
     assert name().requests_open == 1 and _phase(name()) == "delivering, confirm window, 1 requested"
     sides.play.advance(SPEC.confirm_window + 1)
     assert name().window == "key_window" and 0 < name().seconds_left < SPEC.key_window
     while sides.play.phase is not Phase.REVEALED:
         sides.trainer.step() or sides.play.advance(100)
-    text = name()
-    assert (text.window, text.phase) == ("complaint_window", "revealed")
-    assert text.seconds_left <= SPEC.complaint_window
+    status = name()
+    assert (status.window, status.phase) == ("complaint_window", "revealed")
+    assert status.seconds_left <= SPEC.complaint_window
     sides.until(Phase.FINAL)
     assert (name().window, name().seconds_left) == (None, None)
 

@@ -107,7 +107,7 @@ def test_a_guardian_that_refuses_ether_blocks_no_move(scene: Scene, mode: str) -
     assert play.client.verdict(play.id).winner == payee.wallet.address
 
 
-def test_a_missing_guardian_has_no_address(scene: Scene) -> None:
+def test_without_a_guardian_no_dispute_is_favoured(scene: Scene) -> None:
     """The address 0 of an order without a guardian is no account whose dispute is favoured."""
     play = scene.claimed(SETUP, LIE)
     beside, honest = play.auditor(None, Forcer, step=1), play.auditor()

@@ -138,10 +138,10 @@ def test_a_claim_that_comes_between_two_questions_is_compared_first(
     trainer.accept()
     while auditor.step():
         pass
-    calls = auditor.service.game.jobs
+    usual = auditor.service.game.jobs
 
     def then_a_claim(jobs: list[bytes]) -> list[Job]:
-        found = calls(jobs)
+        found = usual(jobs)
         if any(job.phase is Phase.ACCEPTED for job in found):
             trainer.claim()
         return found

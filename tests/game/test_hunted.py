@@ -283,7 +283,7 @@ def test_an_order_of_the_client_that_was_hidden_is_played(
     orders, jobs = game.orders_of, game.jobs
     game.orders_of = lambda client, first=0: [fake if job == hidden.id else job for job in ids][first:]
     made_up = replace(hidden.job, nonce=777_777)
-    game.jobs = lambda calls: [made_up if job == fake else game.job(job) for job in calls]
+    game.jobs = lambda wanted: [made_up if job == fake else game.job(job) for job in wanted]
     rounds(service)
     assert hidden.id not in service.auditors and fake in service.auditors
     game.orders_of, game.jobs = orders, jobs

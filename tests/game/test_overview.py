@@ -40,11 +40,11 @@ def disputed(scene: Scene):
 def test_status_equals_the_contracts_views(scene: Scene) -> None:
     play, auditor = disputed(scene)
     now = scene.chain.now()
-    texts = read_job(play.client, play.id, now)
+    status = read_job(play.client, play.id, now)
     turn, deadline = play.client.turn(play.id, 0)
-    assert (texts.phase, texts.steps, texts.run_root) == ("claimed", play.setup.steps, play.job.run_root.hex())
-    assert texts.seconds_left == play.job.since + play.job.spec.challenge_window - now
-    (dispute,) = texts.disputes
+    assert (status.phase, status.steps, status.run_root) == ("claimed", play.setup.steps, play.job.run_root.hex())
+    assert status.seconds_left == play.job.since + play.job.spec.challenge_window - now
+    (dispute,) = status.disputes
     assert (dispute.status, dispute.level, dispute.auditor) == ("open", "run", auditor.address)
     assert (dispute.turn, dispute.seconds_left) == ("trainer", deadline - now)
     assert turn is Turn.TRAINER

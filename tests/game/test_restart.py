@@ -92,49 +92,49 @@ MOVES = {
 @pytest.fixture(params=STORIES)
 def story(request: pytest.FixtureRequest, scene: Scene) -> tuple[Story, str]:
     trainers, auditors, setup, _ = STORIES[request.param]
-    text = Story(scene, trainers, auditors, setup)
-    text.start()
-    return text, request.param
+    played = Story(scene, trainers, auditors, setup)
+    played.start()
+    return played, request.param
 
 
 def test_killed_before_every_move(story: tuple[Story, str]) -> None:
     """O2: no player keeps anything from one move to the next; started again it would send the very same."""
-    text, name = story
+    played, name = story
 
     def kill(who: str, call: Call) -> bool:
-        text.kill(who)
-        assert due(text.players[who]) == call
-        call.send(text.players[who].game)
+        played.kill(who)
+        assert due(played.players[who]) == call
+        call.send(played.players[who].game)
         return True
 
-    made = text.moves(kill)
-    assert text.play.verdicts == STORIES[name][3]
+    made = played.moves(kill)
+    assert played.play.verdicts == STORIES[name][3]
     assert MOVES[name] <= set(made)
 
 
 def test_killed_between_a_move_and_its_receipt(story: tuple[Story, str]) -> None:
     """The transaction was sent, the sender does not know: started again it finds its move made, or has nothing to
     do."""
-    text, name = story
+    played, name = story
 
     def send_and_die(who: str, call: Call) -> None:
-        call.send(text.players[who].game)
-        text.kill(who)
+        call.send(played.players[who].game)
+        played.kill(who)
 
-    text.moves(send_and_die)
-    assert text.play.verdicts == STORIES[name][3]
-    assert text.play.job.disputes == 1
+    played.moves(send_and_die)
+    assert played.play.verdicts == STORIES[name][3]
+    assert played.play.job.disputes == 1
 
 
 def test_every_move_is_front_run_by_its_own_copy(story: tuple[Story, str]) -> None:
     """O1, O5, F1: the same call of the same account is included first. A move that is already made counts as
     success."""
-    text, name = story
-    for player in text.players.values():
+    played, name = story
+    for player in played.players.values():
         race(player)
-    text.moves(lambda who, call: None)
-    assert text.play.verdicts[:1] == STORIES[name][3][:1]
-    assert text.play.phase in (Phase.FINAL, Phase.CONVICTED)
+    played.moves(lambda who, call: None)
+    assert played.play.verdicts[:1] == STORIES[name][3][:1]
+    assert played.play.phase in (Phase.FINAL, Phase.CONVICTED)
 
 
 def race(player: Player) -> None:
@@ -153,16 +153,16 @@ def race(player: Player) -> None:
 def test_the_public_moves_are_front_run(scene: Scene, name: str) -> None:
     """F1: reveals, openings, ties and proofs of another account: no player loses by it."""
     trainers, auditors, setup, verdicts = STORIES[name]
-    text = Story(scene, trainers, auditors, setup)
-    text.start()
+    played = Story(scene, trainers, auditors, setup)
+    played.start()
     stranger = scene.game()
 
     def run(who: str, call: Call) -> None:
         if call.name in ("reveal", "openLeaf", "tie", "tieUnchanged", "prove", "timeout", "finalize"):
             call.send(stranger)
 
-    text.moves(run)
-    assert text.play.verdicts == verdicts
+    played.moves(run)
+    assert played.play.verdicts == verdicts
 
 
 def test_a_challenge_that_comes_after_the_conviction_is_not_needed(scene: Scene) -> None:

@@ -304,7 +304,7 @@ def test_one_bond_that_nearly_fills_the_wallet_is_not_staked(scene: Scene, dear:
     assert staked(play, service) == 1 - missing
 
 
-def test_a_missing_package_is_reported_once(scene: Scene, dear: int, monkeypatch: Any, capsys: Any) -> None:
+def test_missing_money_is_reported_once(scene: Scene, dear: int, monkeypatch: Any, capsys: Any) -> None:
     """The price of gas is another one in every block."""
     play = scene.claimed(SETUP, LIE)
     service = watch(play, Limits())

@@ -50,8 +50,10 @@ def show_stale(game: Game, number: int, old: Standing) -> None:
     game.turn = lambda job, n: (old.turn, old.deadline) if n == number else turn(job, n)
 
 
-def test_one_dispute_that_stands_still_costs_no_bond() -> None:
-    """It is shown as before its `reveal`, which passes again and again, without effect."""
+@pytest.mark.parametrize("hidden", [False, True])
+def test_one_dispute_that_stands_still_costs_no_bond(hidden: bool) -> None:
+    """It is shown as before its `reveal`, which passes again and again, without effect. `hidden`: the node that was
+    opened is not shown either."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         trainer = play.trainer
@@ -61,6 +63,9 @@ def test_one_dispute_that_stands_still_costs_no_bond() -> None:
         trainer.step()
         second.step(), second.step()
         show_stale(trainer.game, 0, old)
+        if hidden:
+            trainer.game.opened = lambda *_: 0
+        before = chain.web3.eth.get_transaction_count(trainer.address)
         with patch.object(chain, "is_development", False):
             for _ in range(60):
                 for player in (trainer, second):
@@ -71,6 +76,7 @@ def test_one_dispute_that_stands_still_costs_no_bond() -> None:
                     break
         late = [s for s in play.client.disputes(play.id) if s.turn is Turn.TRAINER_EXPIRED]
         assert play.phase is not Phase.CONVICTED and not late
+        assert chain.web3.eth.get_transaction_count(trainer.address) - before < 12
 
 
 def test_a_false_credit_costs_no_bond() -> None:

@@ -198,8 +198,8 @@ def test_logs_are_those_of_the_blocks(story: Story) -> None:
 def reads(story: Story) -> list[tuple[Any, ...]]:
     """Every request about a state, without the block."""
     account = story.contract
-    calls = ("eth_getBalance", "eth_getTransactionCount", "eth_getCode")
-    return [("eth_call", {"to": account}), ("eth_getStorageAt", account, "0x0"), *((name, account) for name in calls)]
+    methods = ("eth_getBalance", "eth_getTransactionCount", "eth_getCode")
+    return [("eth_call", {"to": account}), ("eth_getStorageAt", account, "0x0"), *((name, account) for name in methods)]
 
 
 def test_where_there_is_no_block_an_error_is_the_answer(story: Story) -> None:
@@ -240,8 +240,8 @@ def test_errors_are_geth_s(chain: Callable[..., Any]) -> None:
             assert story.refused(*request, "0xffff") == {"code": -32000, "message": "header not found"}
             message = "header for hash not found"
             assert story.refused(*request, {"blockHash": NOWHERE}) == {"code": -32000, "message": message}
-            text = story.refused(*request, {"blockHash": digest, "requireCanonical": True})
-            assert text == {"code": -32000, "message": "hash is not currently canonical"}
+            error = story.refused(*request, {"blockHash": digest, "requireCanonical": True})
+            assert error == {"code": -32000, "message": "hash is not currently canonical"}
             assert "missing trie node" in story.refused(*request, {"blockHash": digest})["message"]
 
 
@@ -258,7 +258,7 @@ def test_states_that_are_no_longer_kept_are_errors(chain: Callable[..., Any]) ->
                 continue
             for request in reads(story):
                 for which in (*names(block), "earliest"):
-                    text = story.refused(*request, which)
-                    assert text["code"] == -32000 and text["message"].startswith("missing trie node")
+                    error = story.refused(*request, which)
+                    assert error["code"] == -32000 and error["message"].startswith("missing trie node")
         assert len(story.get("eth_getLogs", {"fromBlock": "earliest"})) == 4  # of blocks, not of states
         assert all(story.get("eth_getBlockReceipts", block["hash"]) for block in story.blocks)

@@ -156,16 +156,16 @@ def test_unprintable_text_is_escaped(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii:strict"}
     command = [sys.executable, "-m", "vgame.cli", "prepare", "job.toml", "--out", "Bündel"]
-    texts = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert texts.returncode == 0, texts.stderr
-    assert "B\\xfcndel: " in texts.stdout
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "B\\xfcndel: " in done.stdout
 
 
 def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
     """Started like a daemon: printed text is written into no other file."""
     shell = f'exec "{sys.executable}" -m vgame.cli inspect "{tmp_path}" <&- >&-'
-    texts = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
-    assert texts.returncode == 1 and b"Traceback" not in texts.stderr and texts.stderr.count(b"\n") == 1
+    done = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and b"Traceback" not in done.stderr and done.stderr.count(b"\n") == 1
     shell = f'exec "{sys.executable}" -m vgame.cli --help <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}).returncode == 0
 

@@ -169,9 +169,9 @@ def test_a_revert_is_known_in_every_form(t: Table, form: str) -> None:
         game._call("turn", t.play.id, 9)
 
     def lie(query: Request, truth: Truth) -> Request:
-        text = truth()
-        data = text.get("error", {}).get("data")
-        return {"error": FORMS[form](data)} if data else text
+        reply = truth()
+        data = reply.get("error", {}).get("data")
+        return {"error": FORMS[form](data)} if data else reply
 
     asking = t.seat(Trainer).game
     t.proxy.lie = staticmethod(lie)
@@ -188,8 +188,8 @@ def test_other_errors_get_no_name_of_the_contract(t: Table, data: Any) -> None:
     asking = t.seat(Trainer).game
 
     def lie(query: Request, truth: Truth) -> Request:
-        text = truth()
-        return {"error": {"code": -32000, "message": "no", "data": data}} if "error" in text else text
+        reply = truth()
+        return {"error": {"code": -32000, "message": "no", "data": data}} if "error" in reply else reply
 
     t.proxy.lie = staticmethod(lie)
     with pytest.raises(VgameError) as found:

@@ -39,25 +39,25 @@ def a_phase(phase: Phase, times: int, asks: str = GET_JOB) -> Any:
     left = [times]
 
     def lie(query: Request, truth: Truth) -> Request:
-        text = truth()
+        reply = truth()
         if query["method"] == "eth_call" and left[0]:
             call = query["params"][0]
             if call.get("data", call.get("input", "")).startswith(asks):
                 left[0] -= 1
-                text["result"] = "0x" + f"{phase:064x}" + text["result"][66:]
-        return text
+                reply["result"] = "0x" + f"{phase:064x}" + reply["result"][66:]
+        return reply
 
     return lie
 
 
 def other_client(query: Request, truth: Truth) -> Request:
     """getJob shows the order of another client."""
-    text = truth()
+    reply = truth()
     call = query["params"][0] if query["method"] == "eth_call" else {}
     if call.get("data", call.get("input", "")).startswith(GET_JOB):
         client = "0" * 24 + "77" * 20
-        text["result"] = text["result"][: 2 + 64 * 11] + client + text["result"][66 + 64 * 11 :]
-    return text
+        reply["result"] = reply["result"][: 2 + 64 * 11] + client + reply["result"][66 + 64 * 11 :]
+    return reply
 
 
 def test_an_order_that_was_shown_altered_is_known_again(node: Scene) -> None:
@@ -140,11 +140,11 @@ def test_a_claim_of_another_shape_is_not_believed(honest: Play, word: int, value
         auditor = t.seat(Auditor)
 
         def lie(query: Request, truth: Truth) -> Request:
-            text = truth()
+            reply = truth()
             call = query["params"][0] if query["method"] == "eth_call" else {}
             if call.get("data", call.get("input", "")).startswith(GET_JOB):
-                text["result"] = text["result"][: 2 + 64 * word] + f"{value:064x}" + text["result"][66 + 64 * word :]
-            return text
+                reply["result"] = reply["result"][: 2 + 64 * word] + f"{value:064x}" + reply["result"][66 + 64 * word :]
+            return reply
 
         refuses(t, auditor, lie, EndpointError, "the reply is ignored")
         assert not auditor.step()
@@ -159,10 +159,10 @@ def test_the_number_of_a_block_does_not_count(honest: Play) -> None:
         def lie(query: Request, truth: Truth) -> Request:
             nonlocal asked_for
             asked_for += 1
-            text = truth()
+            reply = truth()
             if query["method"] == "eth_getBlockByNumber" and query["params"][0] == "latest":
-                text["result"]["number"] = hex(2**40)
-            return text
+                reply["result"]["number"] = hex(2**40)
+            return reply
 
         t.proxy.lie = staticmethod(lie)
         before = t.sent(auditor)

@@ -9,7 +9,7 @@ from tape import Tape, shorten
 from wide import of_many
 
 DAILY = range(12)
-#: Among these seeds each is found, most of them by the first hundred, but for three (docs/broken_players.json).
+#: Among these seeds each but RARE is found, most of them within the first hundred.
 SEEDS = range(3_000)
 RARE = {"FirstDisputeFirst", "LatestDisputeFirst", "LostWithTheProcess"}
 QUICK = ["NeverWithdraws", "PostsAnotherSegment", "NeverSweeps", "AccusesAll", "never challenge", "never withdraw"]

@@ -90,8 +90,8 @@ def shared_roots(
 def state_root(executor: RankExecutor, state: Sequence[torch.Tensor]) -> str:
     """The state root: computed by this rank from the whole state; on rank 0 also joined from all ranks' hashed
     parts."""
-    own, text = tensor_roots(whole(executor, state)), executor.roots(state)
-    roots = own if executor.group.rank else text
+    own, joined = tensor_roots(whole(executor, state)), executor.roots(state)
+    roots = own if executor.group.rank else joined
     return fold(Kind.STATE, roots, tree_height(len(roots))).hex()
 
 

@@ -132,7 +132,7 @@ def test_the_tail_is_needed(monkeypatch):
     assert words(sum_rows(a)) != sum_words(a)
 
 
-def test_the_unknown_leaf_is_needed(monkeypatch):
+def test_the_report_of_uncertainty_is_needed(monkeypatch):
     """Red twin of the extraction: a first sweep that always claims certainty ignores the residual's rounding."""
     a = torch.tensor(list(permutations([2.0**24, 1.0, 2.0**-149, 2.0**-30, -(2.0**-30)])))
     assert words(sum_rows(a)) == sum_words(a)

@@ -49,10 +49,10 @@ def test_every_element_opens_to_its_log_entry() -> None:
     for step, log in enumerate(STEPS):
         for operator, elements in ((0, 700), (2, 3)):
             one = log.get(operator, Entries())
-            text = dict(zip(one.positions.tolist(), one.up.tolist(), strict=True))
+            entries = dict(zip(one.positions.tolist(), one.up.tolist(), strict=True))
             for element in range(elements):
                 opening = open_entry(program(), STEPS, step, operator, element)
-                expected = Direction(2 * text[element]) if element in text else Direction.NONE
+                expected = Direction(2 * entries[element]) if element in entries else Direction.NONE
                 assert direction_of(opening.content, element) is expected
                 index = place(program(), step, operator, element)
                 assert opening.root(index) == root and len(opening.path) == 2 + 2 + (3 if operator == 0 else 0)

@@ -91,8 +91,8 @@ def test_streams_of_windows_are_stretches_of_the_data() -> None:
 
 def test_shuffled_is_the_permutation_that_it_was() -> None:
     plain = lowered(task_of(Seen(2), 8, 2), 3)
-    text = lowered(task_of(Seen(2), 8, 2, order="shuffled"), 3)
-    assert plain.program.root == text.program.root
+    named = lowered(task_of(Seen(2), 8, 2, order="shuffled"), 3)
+    assert plain.program.root == named.program.root
     first = [n for batch in read(8, 2, 4) for n in batch]
     assert sorted(first) == list(range(8)) and first != sorted(first)
 

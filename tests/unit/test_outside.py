@@ -374,7 +374,7 @@ HANGING = {
 
 
 @pytest.mark.parametrize(("optimizer", "hang", "expected"), HANGING.values(), ids=HANGING)
-def test_hooks_on_parameters_and_optimizer_are_refused(optimizer, hang, expected: str) -> None:
+def test_hooks_schedulers_and_state_of_an_optimizer_are_refused(optimizer, hang, expected: str) -> None:
     model = Made(lambda m, x: x)
     task = Task(model, squares, optimizer(model.parameters()), {"x": torch.ones(8, 3)}, 4)
     assert lower_task(task, Schedule(lr="0.1"), 1).program.operators

@@ -108,10 +108,10 @@ def test_taps_and_replaced_libraries_use_the_ordinary_way(digits, monkeypatch):
 
 
 def test_times_are_reported_for_every_operator(digits):
-    planned, text = executor_of(digits, plans=True), {}
-    planned.watch = lambda index, seconds: text.update({index: seconds})
+    planned, times = executor_of(digits, plans=True), {}
+    planned.watch = lambda index, seconds: times.update({index: seconds})
     planned.step(1, planned.initial(digits.state))
-    assert sorted(text) == list(range(len(digits.program.operators))) and isinstance(planned._plan, Planned)
+    assert sorted(times) == list(range(len(digits.program.operators))) and isinstance(planned._plan, Planned)
 
 
 def test_large_steps_are_not_planned(digits, monkeypatch):

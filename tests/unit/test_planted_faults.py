@@ -63,7 +63,7 @@ def test_a_compiler_that_stays_answers_each_line_as_one_that_starts() -> None:
         command = ["node", str(ROOT / "scripts/solc.mjs"), option]
         return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
-    calls = [given("return 1;"), given("return"), given("return 2;"), given("return 1;")]
-    answers = answer("--serve", "\n".join(calls) + "\n").splitlines()
-    assert answers == [answer("--standard-json", one).strip() for one in calls]
+    inputs = [given("return 1;"), given("return"), given("return 2;"), given("return 1;")]
+    answers = answer("--serve", "\n".join(inputs) + "\n").splitlines()
+    assert answers == [answer("--standard-json", one).strip() for one in inputs]
     assert answers[0] == answers[3] != answers[2] and '"severity":"error"' in answers[1]

@@ -28,9 +28,9 @@ def meet(world: int) -> list[Near]:
         def tell(numbers):
             box[rank] = [*numbers]
             barrier.wait(10)
-            text = [box[q] for q in range(world)]
+            numbers_of_all = [box[q] for q in range(world)]
             barrier.wait(10)
-            return text
+            return numbers_of_all
 
         ranks[rank] = Near(rank, world, tell)
 

@@ -38,7 +38,7 @@ def test_that_all_is_over_ends_a_loop_at_once() -> None:
         raise Over("over")
 
 
-def test_a_failed_sink_is_skipped_for_a_while_without_waiting() -> None:
+def test_a_failed_duty_is_deferred_without_waiting() -> None:
     retry, begin = Deferred(Reporter(), 30.0), time.monotonic()
     assert retry.due
     with retry:

@@ -82,7 +82,7 @@ def test_a_redirect_shows_no_key() -> None:
     server = HTTPServer(("127.0.0.1", 0), Redirecting)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
-        with pytest.raises(ChainError, match=r"it redirects, to https://node\.example/\.\.\.;") as caught:
+        with pytest.raises(ChainError, match=r"it redirects to https://node\.example/\.\.\.;") as caught:
             Chain(f"http://127.0.0.1:{server.server_port}/v3/{key}")
     finally:
         server.shutdown()

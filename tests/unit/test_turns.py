@@ -57,7 +57,7 @@ def task(**options) -> vgame.Task:
 def loop(task: vgame.Task, losses: list[Callable], each: Callable = lambda o: None) -> tuple[nn.Module, list[float]]:
     """The usual loop, in binary64."""
     model = copy.deepcopy(task.model).double().train()
-    steppers, text = optimizers(model), []
+    steppers, totals = optimizers(model), []
     for step in range(STEPS):
         rows = torch.arange(step * 8, step * 8 + 8) % 24
         batch = {name: t[rows].double() for name, t in task.data.items()}
@@ -69,8 +69,8 @@ def loop(task: vgame.Task, losses: list[Callable], each: Callable = lambda o: No
             each(optimizer)
             optimizer.step()
             total += value.item()
-        text.append(total)
-    return model, text
+        totals.append(total)
+    return model, totals
 
 
 def trained(ordered: vgame.Task, folder: Path) -> vgame.Run:

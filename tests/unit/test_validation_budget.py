@@ -42,14 +42,14 @@ def test_memory_has_a_bound() -> None:
     start_peak()
     before = resident()
     found = validate(order, 100.0, 200e6)
-    assert found.unchecked == ["the part above 0.2 GB of memory"]
+    assert found.unchecked == ["the part that needs more than 0.2 GB of memory"]
     assert (peak() or 0) - before < 200e6 + 4 * 34e6  # of one operator
 
 
 def test_without_memory_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "resident", lambda held=iter([0, *[2**40] * 10**6]): next(held))
     found = report(task(), 0.0)
-    assert found.unchecked == ["the part above 0.0 GB of memory"] and not found.steps
+    assert found.unchecked == ["the part that needs more than 0.0 GB of memory"] and not found.steps
 
 
 def test_by_default_half_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_the_page_holds_the_table_of_functions() -> None:
     assert damaged != page and table["renewed"](damaged) == page
 
 
-#: (a sentence of docs/formats.md section 3 on an operator, the rule that refuses it, a part of the refusal)
+#: (an operator that docs/formats.md section 3 does not allow, a part of the refusal)
 REFUSED = [
     (Map(Function.NEG, (), (Access(Ref(RefClass.DATA, 0), ()),), False), "index space of rank 0"),
     (Map(Function.NEG, (1,), (Access(Ref(RefClass.DATA, 0), (), ((0xFF, 0),)),), False), "read without dimensions"),
@@ -177,11 +177,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("operator", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
-def test_orders_refused_by_the_rules_of_validity(operator: Operator, reason: str) -> None:
+def test_operators_refused_by_the_rules_of_validity(operator: Operator, reason: str) -> None:
     assert reason in (refusal(operator) or "it is taken")
 
 
-def test_orders_accepted_by_the_rules_of_validity() -> None:
+def test_operators_accepted_by_the_rules_of_validity() -> None:
     assert refusal(Map(Function.NEG, (1,), (Access(Ref(RefClass.DATA, 0), (Dim(1),), ((0, 1),)),), False)) is None
     assert refusal(ReduceMax(1, 40_000, 8_000, Ref(RefClass.DATA, 1))) is None
 

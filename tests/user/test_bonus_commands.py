@@ -69,10 +69,10 @@ def test_a_bonus_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         desk(0, "prepare", task[1], "--out", bundle)
         job = desk(0, "job", "post", bundle)["job"]
         escrow = ("--escrow", desk(0, "bonus", "deploy")["escrow"])
-        calls = ("bonus", "promise", *escrow, "--job", job, "--bundle", bundle, *task, "--total", "correct")
-        bonus = desk(0, *calls, "--least", 8, "--amount", "0.5 ether")["bonus"]
-        high = desk(0, *calls, "--least", 25, "--amount", "0.5 ether")["bonus"]
-        assert "--amount: " in desk(0, *calls, "--least", 8, "--amount", "much", code=1)["error"]
+        promise = ("bonus", "promise", *escrow, "--job", job, "--bundle", bundle, *task, "--total", "correct")
+        bonus = desk(0, *promise, "--least", 8, "--amount", "0.5 ether")["bonus"]
+        high = desk(0, *promise, "--least", 25, "--amount", "0.5 ether")["bonus"]
+        assert "--amount: " in desk(0, *promise, "--least", 8, "--amount", "much", code=1)["error"]
         assert desk(None, "bonus", "check", bonus, *escrow, "--bundle", bundle, *task)["amount"] == 10**18 // 2
         assert "no key" in desk(None, "bonus", "close", bonus, *escrow, code=1)["error"]
         assert desk(1, "bonus", "close", bonus, *escrow)["outcome"] == "waiting"

@@ -106,7 +106,7 @@ def test_unsupported_data_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     one = text(tmp_path / "one.txt", 10)
     (tmp_path / "latin").write_bytes("abc\né".encode("latin-1"))
-    for output, call in {
+    for sentence, call in {
         r"nothing\.txt cannot be read: No such file": lambda: vgame.packed(tmp_path / "nothing.txt", length=4),
         r"0 texts and length 4": lambda: vgame.packed([], length=4),
         r"length 0; at least one text and a length from 1": lambda: vgame.packed(one, length=0),
@@ -118,6 +118,6 @@ def test_unsupported_data_are_refused(tmp_path: Path) -> None:
         r"tokenizer\.json cannot be read": lambda: vgame.packed(one, tmp_path, length=1),
         r"one\.txt cannot be read: .*; give a local tokenizer\.json": lambda: vgame.packed(one, one, length=1),
     }.items():
-        with pytest.raises(vgame.DataError, match=output):
+        with pytest.raises(vgame.DataError, match=sentence):
             call()
     assert not list((tmp_path / "cache").rglob("*.half"))

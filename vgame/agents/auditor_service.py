@@ -68,8 +68,8 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
 class AuditorService:
     """An auditor's view of the jobs that it plays.
 
-    INVARIANT: a round reads one block and sends one transaction at most: what is disputed is the claim that was
-    compared, and each duty is chosen among all that this block shows.
+    INVARIANT: a round reads one block and sends one transaction at most that takes effect: what is disputed is the
+    claim that was compared, and each duty is chosen among all that this block shows.
     """
 
     def __init__(

@@ -108,7 +108,8 @@ def _end_expired(game: Game, job: bytes) -> bool:
         return True
     over = lapsed(game.wallet.address, state, game.chain.now(), found)
     final, second = final_jobs(game, [job])
-    if final is None or second <= final[0].since + state.spec.challenge_window:  # one false look burns no own bond
+    claimed = final is not None and final[0].phase is Phase.CLAIMED
+    if not claimed or second <= final[0].since + state.spec.challenge_window:  # one false look burns no own bond
         over = [s.number for s in found if s.number in over and s.dispute.auditor != game.wallet.address]
     for first in range(0, len(over), BATCH):
         game.send("timeoutMany", job, over[first : first + BATCH])

@@ -41,7 +41,7 @@ from vgame.chain.records import (
 )
 from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
-from vgame.errors import ChainError, ContractError, EndpointError, LostRace
+from vgame.errors import ChainError, ContractError, EndpointError, LostRace, NoEffect
 
 T = TypeVar("T")
 JOBS = 50  # jobs that are asked for at once: a reply of 100 KB
@@ -80,7 +80,7 @@ class Game:
         if bytes(code).hex() != compiled["runtime"]:
             raise ChainError(
                 f"the code at {address} on chain {self.chain.chain_id} ({len(code)} bytes) is not the {name} of this "
-                f"vgame; check the address, or use the version of vgame that deployed it"
+                "vgame; check the address, or use the version of vgame that deployed it"
             )
 
     def check_parts(self) -> dict[str, str]:
@@ -192,7 +192,7 @@ class Game:
                 raise
         block = receipt["blockNumber"]
         if not any(self._visible(name, args, block) for _ in range(LOOKS)):
-            raise EndpointError(
+            raise NoEffect(
                 f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or "
                 "lies; the move counts as not made, use another endpoint if this goes on"
             )

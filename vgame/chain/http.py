@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from http.client import HTTPResponse
 from math import inf
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -149,8 +149,9 @@ class _InTimeAdapter(HTTPAdapter):
         options["timeout"] = tuple(min(left, seconds) for seconds in options["timeout"])
         response = super().send(*args, **options)
         if response.is_redirect:
+            where = without_secrets(urljoin(response.url, response.headers["Location"]))[:200]
             raise requests.TooManyRedirects(
-                f"it redirects, to {without_secrets(response.headers['Location'])}; if you trust that, give its URL",
+                f"it redirects to {where}; if you trust that, give the URL behind it",
                 response=response,
             )
         response.raw.headers.discard("Content-Encoding")

@@ -48,7 +48,7 @@ StoreFolder = Annotated[Path, typer.Option("--store", help="folder for checkpoin
 
 ChainId = Annotated[
     int | None,
-    typer.Option("--chain-id", min=1, help="the chain to sign for; required unless the node is on loopback"),
+    typer.Option("--chain-id", min=1, help="the chain to sign for; or VGAME_CHAIN_ID; not needed on loopback"),
 ]
 
 

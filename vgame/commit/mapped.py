@@ -129,7 +129,7 @@ def look_through(source: Source, tell: Tell | None = None, anew: bool = False) -
     elif (anew or identity is None or identity != source.identity) and not _same_words(source, source.found, tell):
         raise DataError(
             f"{source.path} holds other words than when it was hashed: nothing computed since then is valid; restore "
-            f"it, or prepare the job again"
+            "it, or prepare the job again"
         )
     source.identity = identity
     return source.found

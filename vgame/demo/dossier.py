@@ -99,7 +99,7 @@ def with_value(bits: str | None, integer: bool) -> str:
 def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> list[Move]:
     """The transactions of a dispute, in order; senders by name if known.
 
-    Reveals and openings name no dispute and serve all: counted are those after the dispute's begin at a node that it
+    Reveals and openings name no dispute and serve all: counted are those after the dispute began, at a node that it
     reached.
     """
     web3, moves = game.chain.web3, []

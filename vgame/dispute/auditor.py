@@ -239,7 +239,7 @@ class Auditor(Viewer):
         return chain.balance(self.address) >= kept + gas_money(chain, gas)
 
     def can_convict(self, gas: int) -> bool:
-        """A conviction pays more than its gas."""
+        """Is there money for the gas of a conviction? It pays more, so nothing is kept for disputes to come."""
         return self.can_spare(gas, 0)
 
     def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
@@ -248,8 +248,8 @@ class Auditor(Viewer):
         return over > 0 and self.can_spare(min(over, BATCH) * TIMEOUT_GAS) and super().sweep(job, standings)
 
     def ended_by(self, job: Job, standings: Sequence[Standing]) -> list[int]:
-        """An own one only after every look has shown for long enough that no other can convict: one false reply burns
-        no bond."""
+        """Disputes to end. Own ones only once every look has shown for long enough that no other dispute can convict:
+        one false reply burns no bond."""
         found = lapsed(self.address, job, self.game.chain.now(), standings)
         mine = {s.number for s in standings if self.plays(job, s.dispute)}
         last = self.lasting.shown("own dispute is the last", not mine.isdisjoint(found))

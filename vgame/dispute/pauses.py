@@ -11,13 +11,13 @@ from collections.abc import Hashable
 
 #: Seconds after the first time: a block, in which an honest node shows the effect. Twice as long each time, to LONGEST.
 PAUSE, LONGEST = 12.0, 600.0
-#: They name disputes that an endpoint can invent, and no own clock depends on them: one pause for all of them, which
-#: begins with one that reverts.
+#: An endpoint can invent disputes for these calls, and no own clock depends on them: they share one pause, which begins
+#: after a revert only.
 TIMEOUTS = frozenset({"timeout", "timeoutMany"})
 
 
 class Pauses:
-    """Of one account's calls in one job."""
+    """The pauses of one account's calls in one job."""
 
     def __init__(self) -> None:
         self.known: dict[Hashable, tuple[float, float]] = {}  # seconds, and when they are over

@@ -100,10 +100,10 @@ class Player:
             return False
         try:
             self.game.send(name, *args, value=value)
-        except ContractError as error:
+        except VgameError as error:
             if error.sent and name != "challenge":
                 self.pauses.begin(name, *args)
-            if error.name not in HARMLESS:
+            if not isinstance(error, ContractError) or error.name not in HARMLESS:
                 raise
             log.info("%s was not needed any more: %s", name, error)
             return False

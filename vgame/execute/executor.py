@@ -149,7 +149,7 @@ class Executor:
             if tensor.dim() != 1 or not tensor.is_contiguous():
                 raise VgameError(
                     f"a state tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is given; contiguous "
-                    f"words are expected: tensor.contiguous().reshape(-1)"
+                    "words are expected: tensor.contiguous().reshape(-1)"
                 )
 
     def _ordinary(

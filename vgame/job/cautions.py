@@ -76,7 +76,7 @@ def call_factory(make: Callable[[], Task]) -> Task:
     if other := [n for n, t in first.items() if not (n in second and torch.equal(t, second[n]))]:
         warnings.warn(
             f"the factory gives other weights at each call ({other[0]} is one of {len(other)}), so this job cannot be "
-            f"prepared again; begin it with torch.manual_seed(seed), and take the job's seed: def task(seed)",
+            "prepared again; begin it with torch.manual_seed(seed), and take the job's seed: def task(seed)",
             stacklevel=2,
         )
     return task

@@ -100,9 +100,8 @@ class Terms(BaseModel):
     fee: Annotated[Wei, Field(lt=2**96)] = 0
     """Paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path."""
     guardian: Account = NO_ACCOUNT
-    """The auditor that is paid if the trainer is convicted while this auditor has a dispute open (docs/protocol.md "
-    "section 6);
-    0: none."""
+    """The auditor that is paid if the trainer is convicted while this auditor has a dispute open
+    (docs/protocol.md section 6); 0: none."""
     trainer: Account = NO_ACCOUNT
     """The only account that may accept; 0: any account."""
 
@@ -159,8 +158,8 @@ class LogTerms(BaseModel):
     bits: int = Field(default=32, ge=26, le=32, strict=True)
     """Bits that results are rounded to, 26 to 32."""
     thresholds: Literal["adaptive", "proven"] = "adaptive"
-    """The distance to a rounding boundary below which a direction is logged: measured on two devices (`adaptive`, as "
-    "in the paper), or from a bound on the error (`proven`; disputes need it)."""
+    """The distance to a rounding boundary below which a direction is logged: measured on two devices (`adaptive`, as in
+    the paper), or from a bound on the error (`proven`; disputes need it)."""
     calibration: int = Field(default=3, ge=1, strict=True)
     """Steps on two devices for the measurement of adaptive thresholds."""
 

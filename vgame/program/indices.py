@@ -22,7 +22,7 @@ from vgame.program.decompositions import ONE_HOT
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
-MOST_BATCHES = 2**8  # checked samples of data in files
+MOST_BATCHES = 2**8  # checked batches of data in files, about
 Use = tuple[Node, Node, range]  # (node, index, valid range)
 BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.index_add)
 
@@ -53,8 +53,8 @@ def check_indices(captured: Captured, task: Task) -> None:
 
 
 def _batches(task: Task) -> Iterator[torch.Tensor]:
-    """All samples, batch by batch; for many samples in files, evenly spaced ones and those with the least and the
-    greatest numbers."""
+    """All samples, batch by batch; of data in files with more batches, evenly spaced ones and those with the least and
+    the greatest numbers."""
     sources = [(tensor, source) for tensor in task.data.values() if (source := source_of(tensor))]
     starts = range(0, task.population, task.batch)
     if sources and len(starts) > MOST_BATCHES:

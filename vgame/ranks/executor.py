@@ -63,7 +63,7 @@ class RankExecutor(Executor):
         if mode != "correct":
             raise VgameError(
                 f"mode {mode!r} cannot be shared by {group.world} ranks: its bits depend on the order of addition; "
-                f"start one rank, or order mode 'correct'"
+                "start one rank, or order mode 'correct'"
             )
         refuse_more_ranks(program, group.world)
         self.group, self.plan, self.shared = group, make_plan(program, group.world), program

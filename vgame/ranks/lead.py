@@ -108,7 +108,7 @@ class Leader:
         if self.ended or self.version - state.version > 1:
             raise VgameError(
                 f"state {state.version} of the ranks is read too late: copy the needed tensors before the end of the "
-                f"next step"
+                "next step"
             )
 
     def end(self, failed: bool = False) -> None:

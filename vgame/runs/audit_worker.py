@@ -52,7 +52,7 @@ def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) 
                 continue
             first, last, begin = map(int, line.split())
             if store.nearest(first - 1) < begin:  # a server could so cause the execution of each part from step 1
-                raise StoreError(f"the state of checkpoint {begin} was there and is gone; audit it again")
+                raise StoreError(f"the state of checkpoint {begin} was there and is gone; audit the run again")
             part = list(range(first, last + 1))
             finding = audit_kept(store, part) or audit_parts(store, executor, part, NULL_PROGRESS)
             store.bundle.refuse_changed(anew=True)
@@ -60,7 +60,7 @@ def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) 
 
 
 def _report_steps(executor: Executor) -> None:
-    """Report the begin of every step, also of steps towards a state that the run does not keep."""
+    """Report the start of every step, also of steps towards a state that the run does not keep."""
     step = executor.step
 
     def reporting(number: int, *given: Any) -> Any:

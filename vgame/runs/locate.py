@@ -191,7 +191,7 @@ def _stored(runs: Sequence[Store], state: Sequence[State], checkpoint: int, step
             wrong = [n for n, words in (("first", a), ("second", b)) if words[element] != executed[t][element]]
             note = (
                 f"re-execution gives {_hex(executed[t][element])}: the {' and the '.join(wrong)} run was not computed "
-                f"as ordered"
+                "as ordered"
             )
             return Difference(step, None, label.name, element, _hex(a[element]), _hex(b[element]), note)
     raise VgameError(

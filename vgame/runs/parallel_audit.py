@@ -26,7 +26,7 @@ from vgame.system.files import no_link, read_file
 from vgame.system.progress import NullProgress
 
 TRIES = 3  # of one part, before the audit gives up on it
-LOOK = 0.2  # seconds; a signal at the begin of a wait does not end it
+LOOK = 0.2  # seconds; a signal at the start of a wait does not end it
 CELLS = 60  # of the progress line
 MOST_RECORD = 2**31  # bytes: 2^24 checkpoints
 

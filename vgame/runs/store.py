@@ -111,7 +111,7 @@ class Store:
         if version != VERSION:
             raise StoreError(
                 f"{self.folder} is a run of version {str(version)[:20]}, this vgame reads version {VERSION}: use the "
-                f"vgame that wrote it, or train again in another folder"
+                "vgame that wrote it, or train again in another folder"
             )
         if identity != self.bundle.identity.hex():
             raise StoreError(
@@ -120,7 +120,7 @@ class Store:
         if names != self.bundle.program.labels.root.hex():
             raise StoreError(
                 f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); continue "
-                f"with the bundle of its begin"
+                "with the bundle that it was begun with"
             )
         self.roots = self._read_roots("roots.bin")
         if (count := len(self.roots)) > self.bundle.checkpoints:
@@ -232,7 +232,7 @@ class Store:
             if kept[c : c + 1] != [check]:
                 raise StoreError(
                     f"the roots in {self.folder} are damaged at checkpoint {c + 1}: no claim is made and no run "
-                    f"continued from them; restore the folder from a copy, or move it away and run again"
+                    "continued from them; restore the folder from a copy, or move it away and run again"
                 )
 
     def _checks(self) -> list[bytes]:
@@ -330,7 +330,7 @@ class Store:
         if (kept := tensors_root(Kind.STATE, each_tensor(path, labels))) != root:
             raise StoreError(
                 f"{path} does not hold what was written: its root is {kept.hex()}, {root.hex()} is expected; nothing "
-                f"is committed, check the disk and resume"
+                "is committed, check the disk and resume"
             )
         return root
 

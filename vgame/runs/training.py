@@ -26,7 +26,7 @@ Insist = Callable[[Callable[[], None]], None]  # runs a write, once or until it 
 
 
 class Stepper(Protocol):
-    """An executor, or a replacement in tests and attacks."""
+    """An executor, the leader of several ranks, or an executor with a patch."""
 
     def initial(self, state: State) -> State: ...
     def to_device(self, state: State) -> State: ...
@@ -68,7 +68,7 @@ def detail_of(bundle: Bundle, loss: float) -> str:
 def intervals(
     bundle: Bundle, stepper: Stepper, state: State, first: int, progress: Progress | None = None
 ) -> Iterator[tuple[State, list[float]] | Divergence]:
-    """(state, losses) at the end of each interval, from step `first` (the begin of an interval) on; the last one may
+    """(state, losses) at the end of each interval, from step `first` (the first of an interval) on; the last one may
     end at a step that is not finite."""
     for start in range(first, bundle.steps + 1, bundle.interval):
         losses: list[float] = []

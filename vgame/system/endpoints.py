@@ -26,7 +26,7 @@ def without_secrets(url: str) -> str:
         host, port = parts.hostname, f":{parts.port}" if parts.port else ""
     except ValueError:
         host = None
-    if not host:  # any part of it may be a key, but of HOST:PORT without http://
+    if not host:  # any part may be a key; only HOST:PORT, which lacks http://, is shown
         return url if re.fullmatch(r"[\w.-]+:\d{1,5}", url) else "the endpoint"
     hidden = "/..." if parts.path.strip("/") or parts.query or parts.fragment else ""
     return f"{parts.scheme}://{host}{port}{hidden}"

@@ -6,7 +6,7 @@ import time
 
 from vgame.system.memory import free, resident
 
-SHARE = 0.5  # share of the free memory at the begin
+SHARE = 0.5  # share of the memory that is free at the start
 MOMENT = 1e-3  # seconds between two checks of the memory
 
 
@@ -36,4 +36,4 @@ class Budget:
         if now > self.looked + MOMENT:
             self.looked = now
             if resident() > self.most:
-                raise Exhausted(f"the part above {self.memory / 1e9:.1f} GB of memory")
+                raise Exhausted(f"the part that needs more than {self.memory / 1e9:.1f} GB of memory")

@@ -33,7 +33,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Order:
-    """The input of a validation. `state`: flat, at the begin of training; `before`: number of earlier steps."""
+    """The input of a validation. `state`: flat, before training; `before`: number of earlier steps."""
 
     task: Task
     lowered: Lowered

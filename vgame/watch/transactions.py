@@ -29,7 +29,7 @@ class Transaction:
     """Chain data of one transaction; `time` of its block."""
 
     name: str
-    dispute: int | None  # disputes named in the call
+    dispute: int | None  # number of the dispute named in the call
     sender: str
     gas: int
     size: int

@@ -1,4 +1,4 @@
-"""Products by kernels of our own, on a CPU: binary32 rows, wherever they lie, to binary64 sums of products.
+"""Products by vgame's own kernels, on a CPU: binary32 rows, wherever they lie, to binary64 sums of products.
 
 In: operands as (memory, where rows begin, where their terms lie from there). Out: sums [B, M, N] and the rows' sums of
 squares. K is cut into equal blocks of at most CHAIN terms; in a block x = RN64(a * b + x), term after term, then the
@@ -34,7 +34,7 @@ from vgame.arithmetic.numba.fused_tile import (
 )
 from vgame.arithmetic.workspace import scratch
 
-#: Most terms of a chain of multiply-adds.
+#: Largest number of terms in a chain of multiply-adds.
 CHAIN = 256
 #: Words of a's panels that are used again and again: half of a second cache of 512 KiB.
 NEAR = 1 << 15

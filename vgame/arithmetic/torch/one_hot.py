@@ -149,7 +149,7 @@ def wide_terms(b: Tensor, kept: Tensor | None) -> Tensor:
 def _round_sites(owners: Owners, sums: Tensor, magnitude: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     """The rounding test of sums [rows, n], into out; (row, column) of those that stay open.
 
-    With fewer terms than sums, the sums of the terms are tested: none is missed, and some are tested twice.
+    With fewer terms than sums, only sums that have terms are tested: some of them twice.
     """
     from_terms = owners.row.numel() < len(sums)
     sites = owners.row if from_terms else torch.arange(len(sums), device=sums.device)

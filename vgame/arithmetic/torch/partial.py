@@ -153,7 +153,7 @@ def contradiction(first: Approximate, second: Approximate) -> int | None:
 
 
 def is_within(claim: float, depth: int, terms: list[Fraction] | None) -> bool:
-    """Whether a sum of these terms is within Theorem 2's bound; true for non-finite sums."""
+    """Whether `claim` is within Theorem 2's bound of the sum of these terms; true if they are not finite (None)."""
     if terms is None or not math.isfinite(claim):
         return terms is None
     return abs(Fraction(claim) - sum(terms)) <= Fraction(weigh(depth)) * sum(map(abs, terms))

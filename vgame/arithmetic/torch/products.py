@@ -204,7 +204,7 @@ class Tile:
         self.norm_a.sqrt_(), self.norm_b.sqrt_()
 
     def _multiply(self, multiply: Multiply) -> None:
-        """The same by kernels of our own, from the rows where they lie."""
+        """The same by vgame's own kernels, from the rows where they lie."""
         self.norm_a, self.norm_b = (torch.empty(x.shape[:2], dtype=torch.float64) for x in (self.a, self.b))
         multiply(places_of(self.a), places_of(self.b), self.sums, (self.norm_a, self.norm_b))
         if self._looks_exact():
