@@ -3,6 +3,8 @@ endpoint is honest again."""
 
 from __future__ import annotations
 
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +15,17 @@ from scene import Scene
 from web3 import Web3
 
 from vgame.chain.records import Level, Phase
+from vgame.dispute import pauses
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError, EndpointError, NotYet
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of pauses is an hour later at each reading."""
+    hours = count(0.0, 3600.0)
+    monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=lambda: next(hours)))
 
 
 def content_of(opening: str, change: Any, *sources: str) -> Any:
@@ -111,6 +121,7 @@ def foreign_receipts(query: Request, truth: Truth) -> Request:
     return reply
 
 
+@pytest.mark.usefixtures("no_pauses")
 def test_a_receipt_without_its_effect_is_not_believed(node: Scene) -> None:
     """Challenge, move, answer, claim: swallowed transactions are sent again, and the game continues."""
     with table(node, LIE) as t:
@@ -126,6 +137,7 @@ def test_a_receipt_without_its_effect_is_not_believed(node: Scene) -> None:
         assert len(t.play.disputes()) == 1
 
 
+@pytest.mark.usefixtures("no_pauses")
 def test_a_trainer_believes_no_forged_receipt_either(node: Scene) -> None:
     with table(node) as t:
         t.play = node.post(SETUP)
