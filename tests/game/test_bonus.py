@@ -55,7 +55,7 @@ def test_no_other_account_holds_up_the_evaluation(stage: Stage) -> None:
     for other in (stage.client, stage.game()):
         with pytest.raises(ContractError, match="NotTrainer"):
             other.send("acceptJob", job, value=bond)
-        with pytest.raises(Over, match=f"names its trainer, {trainer.address}"):
+        with pytest.raises(Over, match=f"is reserved for the trainer {trainer.address}"):
             Trainer(other, job, stage.trained.history(stage.trained.run)).accept()
     trainer.game.send("acceptJob", job, value=bond)
     assert stage.client.job(job).trainer == trainer.address

@@ -96,7 +96,7 @@ def test_a_delegate_posts_nothing_for_a_claim_that_is_not_its_own_run(scene: Sce
     play = scene.claimed(SETUP)
     second = named(play, ERROR)
     play.auditor(ERROR, Mistaken).step()
-    with pytest.raises(Abstain, match="is not what this store's run gives"):
+    with pytest.raises(Abstain, match="differs from the run in this store"):
         second.step()
 
 

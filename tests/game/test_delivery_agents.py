@@ -152,7 +152,7 @@ def test_a_folder_that_is_not_the_offer_is_not_confirmed(sides: Sides) -> None:
 def test_a_trainer_without_a_folder_or_with_another_state_claims_nothing(sides: Sides) -> None:
     sides.trainer.accept()
     seller, sides.trainer.seller = sides.trainer.seller, None
-    with pytest.raises(Abstain, match="nowhere to seal"):
+    with pytest.raises(Abstain, match="has no delivery folder"):
         sides.trainer.claim()
     sides.trainer.seller = seller
     seal([w + 1 for w in seller.words()], seller.shape, seller.key(make=True), sides.play.id, seller.public)

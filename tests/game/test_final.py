@@ -257,7 +257,7 @@ def test_the_acceptance_of_another_trainer_counts_when_it_is_final(scene: Scene,
         play.advance(1)
     play.new_trainer().accept()
     for _ in range(3):
-        with pytest.raises(NotYet, match="until that is final"):
+        with pytest.raises(NotYet, match="until that state is final"):
             play.trainer.step()
         play.advance(FINALITY // 3)
     with pytest.raises(Over, match="not this trainer's"):
@@ -272,7 +272,7 @@ def test_a_delegate_ends_with_the_final_phase(scene: Scene, node: Node) -> None:
     undo = shown(delegate, LIES["EXPIRED"])
     for _ in range(LOOKS):
         play.advance(1)
-        with pytest.raises(NotYet, match="until that is final"):
+        with pytest.raises(NotYet, match="until that state is final"):
             delegate.step()
     undo()
     play.advance(SPEC.claim_window)

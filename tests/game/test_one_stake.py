@@ -97,7 +97,7 @@ def test_a_dispute_lost_by_time_is_the_last_one(
     rounds(service, count=3)
     rounds(begun(play, tmp_path, service.game.wallet), count=3)
     assert [d.status for d in play.disputes()] == [Status.LAPSED]
-    assert capsys.readouterr().out.count("lost dispute 0 about it by time") == 2
+    assert capsys.readouterr().out.count("ran out of time in dispute 0") == 2
 
 
 def hidden_and_denied(service: AuditorService, play: Play) -> Callable[[], None]:

@@ -213,7 +213,7 @@ def test_credits_are_taken_before_the_claim_that_they_pay_for(owed: Play) -> Non
 
 
 def test_a_late_claim_reports_the_fate_of_the_bond(play: Play, train: Callable) -> None:
-    with pytest.raises(Over, match=rf"until \d+ s ago: the bond of {SPEC.trainer_bond} wei is lost as soon as") as late:
+    with pytest.raises(Over, match=rf"ended \d+ s ago: the bond of {SPEC.trainer_bond} wei is lost as soon as") as late:
         train(play, lambda: play.advance(SPEC.claim_window + 1))
     assert late.value.exit_code == 1 and play.phase is Phase.ACCEPTED
     assert [event for event, _ in play.said] == ["accepted"]
@@ -226,10 +226,10 @@ def test_a_job_that_expired_while_it_was_trained_is_no_claim(play: Play, train: 
         play.advance(SPEC.claim_window + 1)
         play.client.send("expire", play.id)
 
-    with pytest.raises(Over, match=f"expired before it had a claim: the bond of {SPEC.trainer_bond} wei is lost"):
+    with pytest.raises(Over, match=f"expired without a claim: the bond of {SPEC.trainer_bond} wei is lost"):
         train(play, expires)
     assert [event for event, _ in play.said] == ["accepted"]
-    with pytest.raises(Over, match="expired before it had a claim"):
+    with pytest.raises(Over, match="expired without a claim"):
         train(play, lambda: pytest.fail("trained"))
 
 
@@ -250,7 +250,7 @@ def test_an_acceptance_that_was_undone_is_made_again(scene: Scene, play: Play, t
         assert train(play, reorganised)[0] is Phase.FINAL
         assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
     else:
-        with pytest.raises(Over, match="nothing is staked" if then == "late" else "not this trainer's"):
+        with pytest.raises(Over, match="no bond is staked" if then == "late" else "not this trainer's"):
             train(play, reorganised)
         assert play.job.trainer != play.trainer.address
 
@@ -260,7 +260,7 @@ def test_an_endpoint_without_the_acceptance_yet_is_queried_again(play: Play) -> 
     game, usual = play.trainer.game, play.trainer.game.job
     behind = [replace(play.job, phase=Phase.CREATED)]
     game.job = lambda identity: behind[0] if behind else usual(identity)
-    with pytest.raises(NotYet, match="does not show yet"):
+    with pytest.raises(NotYet, match="does not show the acceptance of"):
         play.trainer.step()
     behind.clear()
     assert play.trainer.step() and play.phase is Phase.CLAIMED
@@ -276,7 +276,7 @@ def test_an_absent_job_that_was_accepted_is_looked_for_again(play: Play) -> None
     play.trainer.accept()
     game, usual = play.trainer.game, play.trainer.game.job
     game.job = lambda identity: usual(bytes(32))
-    with pytest.raises(NotYet, match="does not show yet"):
+    with pytest.raises(NotYet, match="does not show the acceptance of"):
         play.trainer.accept()
     del game.job
     assert play.trainer.step() and play.phase is Phase.CLAIMED

@@ -200,7 +200,7 @@ def test_a_stake_has_the_number_of_its_block(scene: Scene, capsys: pytest.Captur
     )
     for _ in range(2):
         service.round()
-    assert not play.disputes() and "nothing is staked beside it" in capsys.readouterr().out
+    assert not play.disputes() and "no stake is sent beside it" in capsys.readouterr().out
     node.methods["eth_getTransactionCount"] = usual
     for retry in service.retry.values():
         retry.until = 0.0

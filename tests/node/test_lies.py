@@ -230,5 +230,5 @@ def test_a_dispute_reported_at_another_place(node: Scene) -> None:
                 reply["result"] = "0x" + words.hex()
             return reply
 
-        refuses(t, auditor, lie, EndpointError, "is contested at state")
+        refuses(t, auditor, lie, EndpointError, "the contested node .* at state height")
         assert t.play.run_to_end(t.play.trainer, auditor) is Phase.CONVICTED

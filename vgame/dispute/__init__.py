@@ -1,1 +1,1 @@
-"""Playing the game: trainer, auditor, their view of a claim, the trees of both."""
+"""Playing the game: the trainer, the auditor, the auditor's view of a claim, and the trees of both sides."""

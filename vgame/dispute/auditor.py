@@ -1,6 +1,7 @@
 """The auditor: re-execute, compare with the claim, dispute the first difference, play to the end.
 
-It only ever names what differs from its own computation; where its own data does not suffice it abstains and says so.
+An auditor only selects nodes that differ from its own computation. If its own data are not sufficient, it abstains and
+reports the reason.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain
 
 EMPTY = bytes(32)
-DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # what an auditor has to answer
-TIMEOUT_GAS = 50_000  # of one that has run out of time, and of a conviction by it
+DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # turns that need an auditor's transaction
+TIMEOUT_GAS = 50_000  # gas to end one dispute by timeout, also for a conviction by timeout
 
 
 class Staking(Protocol):
-    """What has to hold before a stake (vgame/agents/staking.py)."""
+    """Conditions for a stake (vgame/agents/staking.py)."""
 
     def allows(self, view: ClaimView) -> bool: ...
 
@@ -33,19 +34,19 @@ class Staking(Protocol):
 
 
 class Auditor(Viewer):
-    """The side that checks. `stakes`: what was staked before. `staking`: what has to hold before a stake.
+    """The side that checks. `stakes`: the earlier stakes of this account. `staking`: the conditions for a stake.
 
-    INVARIANT: a round decides on one block's state; what is sent names what it relies on, or for a stake the number of
-    the account's next transaction as of that block.
+    INVARIANT: a round decides on one block's state. Each move names the position that it relies on; a stake relies on
+    the account's transaction count in that block.
     """
 
     side = Turn.AUDITOR
     windows = {Phase.CLAIMED: [("challenge_window", "the time to challenge")]}  # noqa: RUF012
     stakes: Stakes | None = None
     staking: Staking | None = None
-    compared: bytes | None = None  # run root of the claim that the machine is for
-    at_risk = False  # has an own dispute that is open, or may be, as far as the last round saw
-    _found: tuple[tuple[object, ...], Entry | None] | None = None  # a claim, and where it differs
+    compared: bytes | None = None  # run root of the claim that `machine` is compared with
+    at_risk = False  # in the last round, an own dispute was open or could still be included
+    _found: tuple[tuple[object, ...], Entry | None] | None = None  # a claim, and its first difference
 
     # ---- rounds ----
 
@@ -58,24 +59,25 @@ class Auditor(Viewer):
             )
 
     def view(self, job: Job | None = None) -> ClaimView:
-        """The claim as the chain shows it; `job`: as it was read."""
+        """The claim as the chain shows it; `job`: the job if it was already read."""
         view = ClaimView(self, self.look(job))
         self.at_risk = view.job.phase is Phase.CLAIMED and bool(self.unshown(view) or view.open_mine)
         return view
 
     def unshown(self, view: ClaimView) -> bool:
-        """Was a stake on this claim sent that is not shown, while it can still be included?"""
+        """Was a stake on this claim sent that the chain does not show yet, but can still include?"""
         over = self.game.chain.now() > view.job.since + view.job.spec.challenge_window
         return not over and self.stakes is not None and self.stakes.look(view.claim, bool(view.mine))
 
     def moves(self, view: ClaimView) -> list[tuple[int, Callable[[], bool]]]:
-        """What the own disputes wait for, with its deadlines, the first one first."""
+        """The own moves that are due, with their deadlines: first convictions by timeout, then own turns by
+        deadline, then proofs that need not wait for the trainer."""
         mine = view.open_mine if view.job.phase is Phase.CLAIMED else []
         mine = sorted(mine, key=lambda s: (s.turn is not Turn.TRAINER_EXPIRED, s.turn is not Turn.AUDITOR, s.deadline))
         return [(s.deadline, partial(self.turn, view, s)) for s in mine if s.turn in DUE or _provable(s)]
 
     def others(self, view: ClaimView) -> bool:
-        """What no own clock waits for: money that is owed, and disputes of others that are over."""
+        """Duties without an own clock: withdrawals, and disputes of others that have expired."""
         match view.job.phase:
             case Phase.CLAIMED if view.open_mine:
                 rest = [
@@ -95,8 +97,8 @@ class Auditor(Viewer):
     # ---- what to dispute ----
 
     def challenge(self, view: ClaimView) -> bool:
-        """Open a dispute where the claim differs from my run, unless I have one: one conviction ends the claim, and
-        each further stake would be beside it, with a clock of its own."""
+        """Open a dispute where the claim differs from the own run, unless this auditor already has an open dispute.
+        One conviction ends the claim; a further stake would only add another clock."""
         job = view.job
         if self.game.chain.now() > job.since + job.spec.challenge_window or view.open_mine:
             return False
@@ -104,30 +106,30 @@ class Auditor(Viewer):
         entry = self.difference(view)
         if entry is None:
             return False
-        # what ends it without a stake comes first
+        # actions that can end the claim without a new stake come first
         if self.refill() or self.convict(view, self.can_convict) or (self.stakes and self.stakes.fill(view.claim)):
             return True
         if self.pauses.waits("timeout") and any(s.turn is Turn.TRAINER_EXPIRED for s in view.standings):
-            return False  # a conviction is shown, and sent again later
+            return False  # a conviction is possible, and is sent again after the pause
         memory = self.remembered(view)
         if self.staking is not None and not self.staking.allows(view):
             return False
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
-        self.at_risk = True  # as long as it is not known
+        self.at_risk = True  # until the result of the transaction is known
         with memory:
             self.at_risk = self.attempt("challenge", self.id, *place, value=job.spec.stake)
         return self.at_risk
 
     def remembered(self, view: ClaimView) -> AbstractContextManager[None]:
-        """Remembers the stake that is sent inside of it. NotYet where an earlier one on this claim is not shown: that
-        may be a dispute, whatever an endpoint shows."""
+        """A context that records the stake sent inside it. Raises NotYet if an earlier stake on this claim is not
+        shown: it may be a dispute that the endpoint hides."""
         if self.stakes is None:
             return nullcontext()
         return self.stakes.sending(view.claim, self.stakes.number_for(view.claim))
 
     def check_lost(self, view: ClaimView) -> None:
-        """Nothing more is staked where a dispute was lost, or an endpoint shows it so. By what the contract computed:
-        my own run is wrong. By time: another one may be late too."""
+        """Raises Abstain if an own dispute on this claim was lost, or if an endpoint shows it as lost. Lost by
+        computation: the own run is wrong. Lost by time: the next dispute may be late too."""
         for number, d in view.mine:
             if d.status is Status.DISMISSED:
                 cause = "opening" if d.level is Level.STATE else "element"
@@ -135,13 +137,14 @@ class Auditor(Viewer):
                     f"dispute {number} was dismissed by {cause}: this auditor's own run is wrong; run `vgame doctor`"
                 )
             raise Abstain(
-                f"job {self.id.hex()[:16]} is not disputed again: this auditor has lost dispute {number} about it by "
-                "time, and its bond; it is too slow, or its moves do not arrive; an auditor with another key can"
+                f"job {self.id.hex()[:16]} is not disputed again: this auditor ran out of time in dispute {number} and "
+                "has lost its bond; it is too slow, or its moves do not arrive; an auditor with another key can "
+                "dispute the job"
             )
 
     def difference(self, view: ClaimView) -> Entry | None:
-        """The first root of the claim that my run contradicts: its run root; of a claim "diverged" also its last
-        segment and trace. If these are mine, nothing that is posted has to be checked."""
+        """The first root of the claim that the own run contradicts: the run root and, for a claim "diverged", also the
+        last segment and the last trace. If these roots are equal, no other posted root needs a check."""
         stop = view.job.diverged_at
         last = (stop - 1) // self.machine.interval + 1
         named = (view.segments[last], view.traces[stop]) if stop else ()
@@ -161,19 +164,19 @@ class Auditor(Viewer):
         return None
 
     def agrees(self, view: ClaimView | None = None) -> bool:
-        """The claim is what my run gives."""
+        """Does the claim equal the own run?"""
         return self.difference(view or ClaimView(self, self.look())) is None
 
     # ---- playing ----
 
     def convict(self, view: ClaimView, may: Callable[[int], bool] = lambda gas: True) -> bool:
-        """Where the trainer's time is over in a dispute of another auditor, that convicts it as well. `may`: is there
-        money for so much gas?"""
+        """Convict the trainer if its time is over in any dispute, also in one of another auditor. `may`: is there
+        money for that much gas?"""
         over = [s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED]
         return bool(over) and may(TIMEOUT_GAS) and self.attempt("timeout", self.id, over[0])
 
     def turn(self, view: ClaimView, s: Standing) -> bool:
-        """One dispute: name, end or prove."""
+        """One dispute: select, end or prove."""
         match s.turn:
             case Turn.AUDITOR:
                 return self.move(view, s.number, s.dispute)
@@ -183,11 +186,11 @@ class Auditor(Viewer):
                 return self.prove(view, s.number, s.dispute)
 
     def name(self, move: str, number: int, d: Dispute, *args: object) -> bool:
-        """Send a move of mine; elsewhere than where it was decided for it reverts."""
+        """Send an own move. It reverts if the dispute is no longer at the position that the move was chosen for."""
         return self.attempt(move, self.id, number, d.position, *args)
 
     def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
-        """Name the first difference among what was opened."""
+        """Select the first difference among the opened children, words or partial sums."""
         view.check_place(d)
         if d.level is Level.TENSOR and d.height == 0:
             words = view.leaf(d.node)
@@ -201,21 +204,22 @@ class Auditor(Viewer):
         return self.select(number, d, node, view.first_difference(d, node))
 
     def select(self, number: int, d: Dispute, node: Node, index: int) -> bool:
-        """Name child `index` of the contested node."""
+        """Select child `index` of the contested node."""
         path = subtree_path(node.kind, node.children, index, node.base)
         arguments = (number, d, node.children[index], index, path)
         if node.kind is Kind.TRACE and node.base == 0:
-            operator = min(node.first + index, self.machine.operators - 1)  # any record, where only padding is named
+            operator = min(node.first + index, self.machine.operators - 1)  # for padding any record will do
             return self.name("selectOperator", *arguments, self.machine.operator_record(operator).as_tuple())
         return self.name("select", *arguments)
 
     def select_partial(self, number: int, d: Dispute, partials: Sequence[bytes], index: int) -> bool:
-        """Name partial sum `index`."""
+        """Select partial sum `index`."""
         tree = Tree(Kind.PARTIAL, [leaf_hash(Kind.PARTIAL, p) for p in partials])
         return self.name("selectPartial", number, d, tree.node(0, index), index, tree.path(0, index))
 
     def prove(self, view: ClaimView, number: int, d: Dispute) -> bool:
-        """Do not wait for the trainer: my operands are its own, for they lie left of the first difference."""
+        """Prove the element without waiting for the trainer. The operands of both sides are equal, because they lie
+        left of the first difference."""
         if d.level is Level.ELEMENT and d.blocks > 1:
             return False
         trace = view.claimed_trace(d.step)
@@ -233,23 +237,24 @@ class Auditor(Viewer):
         return self.staking.kept() if self.staking else super().reserve()
 
     def can_spare(self, gas: int, least: int = 1) -> bool:
-        """Is there money for so much gas that no open dispute may need? `least`: disputes to keep money for, also where
-        none is open."""
+        """Is there money for that much gas, beside the reserve of the open disputes? `least`: the minimum number of
+        disputes in that reserve, even if none is open."""
         chain, kept = self.game.chain, self.staking.kept(least) if self.staking else self.reserve()
         return chain.balance(self.address) >= kept + gas_money(chain, gas)
 
     def can_convict(self, gas: int) -> bool:
-        """Is there money for the gas of a conviction? It pays more, so nothing is kept for disputes to come."""
+        """Is there money for the gas of a conviction? A conviction pays more than it costs, so no money is reserved
+        for future disputes."""
         return self.can_spare(gas, 0)
 
     def sweep(self, job: Job, standings: Sequence[Standing]) -> bool:
-        """End disputes of others whose time is over, with money that no own dispute may need."""
+        """End disputes of others whose time is over, with money outside the reserve of own disputes."""
         over = len(self.ended_by(job, standings))
         return over > 0 and self.can_spare(min(over, BATCH) * TIMEOUT_GAS) and super().sweep(job, standings)
 
     def ended_by(self, job: Job, standings: Sequence[Standing]) -> list[int]:
-        """Disputes to end. Own ones only once every look has shown for long enough that no other dispute can convict:
-        one false reply burns no bond."""
+        """Disputes to end. An own dispute is ended only after every look, for long enough, has shown that no other
+        dispute can convict: so one false reply cannot burn a bond."""
         found = lapsed(self.address, job, self.game.chain.now(), standings)
         mine = {s.number for s in standings if self.plays(job, s.dispute)}
         last = self.lasting.shown("own dispute is the last", not mine.isdisjoint(found))
@@ -260,7 +265,7 @@ class Auditor(Viewer):
         return Lasting(self.game.chain)
 
     def collect(self, view: ClaimView) -> bool:
-        """After a conviction: bonds back, credits withdrawn."""
+        """After a conviction: refund the bonds of open own disputes, then withdraw the credits."""
         for number, dispute in view.mine:
             if dispute.status is Status.OPEN:
                 return self.attempt("refund", self.id, number)
@@ -272,8 +277,8 @@ def _provable(s: Standing) -> bool:
 
 
 def first(flags: Iterable[bool]) -> int:
-    """Index of the first true one."""
+    """Index of the first true flag; Abstain if all are false."""
     for index, flag in enumerate(flags):
         if flag:
             return index
-    raise Abstain("the posted partial sums are my own: none of them can be named")
+    raise Abstain("the posted partial sums equal the own ones: none of them can be contested")

@@ -1,6 +1,6 @@
-"""The claim as an auditor sees it: what the chain shows, checked by its hash, beside the auditor's own trees.
+"""The claim as an auditor sees it: data from the chain, checked by hash, next to the auditor's own trees.
 
-In: a job on chain, an auditor's machine. Out: where the two differ, and what a move has to show.
+In: a job on chain, an auditor's machine. Out: the first difference, and the data that a move has to contain.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from vgame.errors import Abstain, EndpointError, NotYet
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a challenge enters: the run root, a posted segment (where = checkpoint) or a posted trace (where =
-    step)."""
+    """Starting point of a challenge: the run root, a posted segment (`where`: its checkpoint) or a posted trace
+    (`where`: its step)."""
 
     level: Level
     where: int = 0
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A contested node as it was revealed: its children stand at height `base`, the leftmost at index `first`."""
+    """A contested node and its revealed children, which are at height `base`; the leftmost has index `first`."""
 
     kind: Kind
     base: int
@@ -39,11 +39,12 @@ class Node:
 
 
 class Openings:
-    """What was revealed, asked for node by node at the second that the state names: strangers may open anything."""
+    """Revealed nodes, read one by one at the second that the state names: any account may reveal any number of
+    nodes."""
 
     def __init__(self, game: Game, job: bytes) -> None:
         self.game, self.job = game, job
-        self.times: dict[bytes, int] = {}  # when roots were posted, perhaps with their children
+        self.times: dict[bytes, int] = {}  # by root: the second of its post, which may contain its children
         self._children: dict[tuple[int, int, bytes], list[bytes]] = {}
 
     def get(self, key: tuple[int, int, bytes]) -> list[bytes] | None:
@@ -55,7 +56,7 @@ class Openings:
                 return None
 
             def check(event: Event) -> list[bytes] | None:
-                # the hash holds no height, and anybody may reveal the node as one of another height
+                # the hash does not contain the height, and any account may reveal the node at another height
                 if (event.args["kind"], event.args["height"]) != (kind, height):
                     return None
                 children = list(event.args["children"])
@@ -82,7 +83,7 @@ class Openings:
 
 
 def _folded(kind: int, height: int, children: Sequence[bytes]) -> bytes:
-    """What revealed children hash to; whatever else an endpoint shows in their place has no hash."""
+    """Hash of the node with these children; other data from an endpoint cannot give the same hash."""
     depth = tree_height(len(children))
     return fold(Kind(kind), children, depth, max(height - depth, 0))
 
@@ -95,13 +96,13 @@ class Viewer(Player):
         return Openings(self.game, self.id)
 
     def secret(self, what: bytes) -> bytes:
-        """Derived from the wallet's key: unknown to others, and kept when a store is lost."""
+        """A value derived from the wallet's key: unknown to others, and available again if the store is lost."""
         assert self.game.wallet is not None
         return hmac.digest(self.game.wallet.key, what + self.id, "sha256")
 
 
 class Posted:
-    """What the trainer has posted, by checkpoint or step, as one state has it."""
+    """Roots that the trainer has posted, by checkpoint or step, in one state of the chain."""
 
     def __init__(self, auditor: Viewer, level: Level) -> None:
         self.auditor, self.level = auditor, level
@@ -121,7 +122,7 @@ class Posted:
 
 
 class ClaimView:
-    """The claim as the chain shows it now, beside the auditor's own run."""
+    """The claim as the chain shows it now, next to the auditor's own run."""
 
     def __init__(self, auditor: Viewer, job: Job) -> None:
         self.auditor, self.job = auditor, job
@@ -132,12 +133,12 @@ class ClaimView:
 
     @property
     def claim(self) -> str:
-        """Job and run root, as stakes are remembered."""
+        """Job and run root: the key under which stakes are recorded."""
         return f"{self.id.hex()} {self.job.run_root.hex()}"
 
     @property
     def standings(self) -> list[Standing]:
-        if self._standings is None:  # a cached_property would hold a lock of all views while a node is waited for
+        if self._standings is None:  # a cached_property would lock all views while it waits for an endpoint
             self._standings = self.auditor.standings(self.job)
         return self._standings
 
@@ -158,7 +159,7 @@ class ClaimView:
         return self.auditor.openings.leaf(node)
 
     def partials(self, d: Dispute) -> list[bytes]:
-        """The partial sums posted for the contested element, in whichever dispute that was."""
+        """The partial sums posted for the contested element, in any dispute."""
         (post,) = self.game.posts(self.id, Level.ELEMENT, [d.position])
 
         def check(event: Event) -> list[bytes] | None:
@@ -169,14 +170,14 @@ class ClaimView:
         return self.game.content("PartialsPosted", self.id, post.at, check, key=post.root)
 
     def where(self, d: Dispute) -> int:
-        """Checkpoint or step of the tree in which the dispute began, while it is in that."""
+        """Checkpoint or step of the tree in which the dispute began; valid while the dispute is in that tree."""
         return d.step if d.level is Level.TRACE else d.step // self.machine.interval + 1
 
-    # ---- my own trees, in the shape of the claim ----
+    # ---- own trees, in the shape of the claim ----
 
     def known(self, kind: Kind, leaves: Sequence[bytes], count: int) -> Tree:
-        """My tree in the claim's shape; where my run stopped earlier its leaves are secrets, which no claim can
-        contain."""
+        """The own tree in the claim's shape. If the own run stopped earlier, the missing leaves are secret values,
+        which no claim can contain."""
         return known_tree(kind, leaves, count, self.auditor.secret(b"vgame unknown"))
 
     @cached_property
@@ -186,7 +187,7 @@ class ClaimView:
         return self.known(Kind.RUN, list(leaves), self.checkpoints)
 
     def segment_length(self, c: int) -> int:
-        """n of checkpoint c in the claim: its segment holds S_0..S_n."""
+        """n for checkpoint c of the claim: its segment holds S_0..S_n."""
         end = self.job.diverged_at - 1 if self.job.diverged_at else self.machine.steps
         return min(end - (c - 1) * self.machine.interval, self.machine.interval)
 
@@ -194,7 +195,7 @@ class ClaimView:
         return self.known(Kind.SEGMENT, self.machine.segment(c), self.segment_length(c) + 1)
 
     def tree_at(self, d: Dispute, kind: Kind) -> Tree:
-        """My tree of the kind that the dispute goes into next."""
+        """The own tree of the kind that the dispute enters next."""
         match kind:
             case Kind.RUN:
                 return self.own_run
@@ -208,11 +209,11 @@ class ClaimView:
         return words_tree(self.machine.words(d.step, d.operator))
 
     def step_of(self, d: Dispute) -> int:
-        """The step that a dispute is about, from the leaf of a segment on."""
+        """The contested step; defined once the dispute has reached a leaf of a segment."""
         return d.step + (d.index if d.level is Level.SEGMENT else 0)
 
     def base(self, d: Dispute) -> Node:
-        """The node whose children are named next. Twin: VerificationGame._descend."""
+        """The node whose children can be selected next. Twin: VerificationGame._descend."""
         kind, height, root, position = Kind(min(d.level, Level.TENSOR)), d.height, d.node, d.index
         if d.height == 0 and d.level is Level.RUN:
             c = d.index + 1
@@ -221,44 +222,45 @@ class ClaimView:
             root = self.traces[self.step_of(d)]
             kind, height, position = Kind.TRACE, tree_height(self.machine.operators), 0
         elif d.entry is d.level:
-            self.claimed_root(Entry(d.level, self.where(d)))  # perhaps it was posted with its children
+            self.claimed_root(Entry(d.level, self.where(d)))  # records the time: the post may contain the children
         children = self.revealed[kind, height, root] if height else [root]
         span = tree_height(len(children))
         return Node(kind, height - span, position << span, children)
 
-    # ---- where the claim and my run part ----
+    # ---- differences between the claim and the own run ----
 
     def contradicts_segment(self, c: int, root: bytes) -> bool:
         return self.segment_length(c) > 0 and self.own_segment(c).root != root
 
     def contradicts_trace(self, step: int, root: bytes) -> bool:
-        """Only where I agree with the state before the step, so that I know its operands."""
+        """Does the trace differ from the own one? Only if the own run has the state before the step, and so the
+        operands."""
         segment = self.machine.segment((step - 1) // self.machine.interval + 1)
         reached = (step - 1) % self.machine.interval < len(segment)
         return reached and fold(Kind.TRACE, self.machine.trace(step), tree_height(self.machine.operators)) != root
 
     def contests_trace(self, d: Dispute) -> bool:
-        """At a state that is not mine: is the trace wrong, or my run not finite? Else the state does not follow from
-        it."""
+        """At a state that differs: is the trace wrong, or is the own run not finite at this step? If neither, the
+        state does not follow from the trace."""
         step, stop = self.step_of(d), self.machine.stop
         return (stop is not None and step == stop.step) or self.contradicts_trace(step, self.traces[step])
 
     def first_difference(self, d: Dispute, node: Node) -> int:
-        """Index of the first child that is not mine; at the step where my run stopped, of the one with the word that is
-        not finite."""
+        """Index of the first child that differs from the own tree. If none differs at the step where the own run
+        stopped: the child that contains the word that is not finite."""
         kind, tree = node.kind, self.tree_at(d, node.kind)
         for i, theirs in enumerate(node.children):
             if theirs != tree.node(node.base, node.first + i):
                 return i
         stop = self.machine.stop
         if stop is None or self.step_of(d) != stop.step or kind not in (Kind.TRACE, Kind.TENSOR):
-            raise Abstain(f"the contested {kind.name} node is my own: nothing below it can be named")
+            raise Abstain(f"the contested {kind.name} node equals the own one: nothing below it can be contested")
         target = stop.operator if kind is Kind.TRACE else stop.element // LEAF_WORDS
         return (target >> node.base) - node.first
 
     def first_word(self, d: Dispute, words: bytes) -> int:
-        """The first word of the opened leaf that is not mine (padding is zero), or the one that must be finite and is
-        not."""
+        """The first word of the opened leaf that differs from the own one (padding is zero). If none differs: the word
+        that must be finite and is not."""
         own = leaf_bytes(self.machine.words(d.step, d.operator), d.index)
         for i in range(LEAF_WORDS):
             if words[4 * i : 4 * i + 4] != own[4 * i : 4 * i + 4]:
@@ -266,18 +268,18 @@ class ClaimView:
         stop = self.machine.stop
         if stop and (stop.step, stop.operator, stop.element // LEAF_WORDS) == (d.step, d.operator, d.index):
             return stop.element
-        raise Abstain("the contested leaf is my own: no word of it can be named")
+        raise Abstain("the contested leaf equals the own one: no word of it can be contested")
 
     # ---- the trainer's trees ----
 
     def claimed_root(self, entry: Entry) -> bytes:
-        """What stands on chain where a challenge enters."""
+        """The root on chain at which a challenge starts."""
         if entry.level is Level.RUN:
             return self.job.run_root
         return (self.segments if entry.level is Level.SEGMENT else self.traces)[entry.where]
 
     def basis(self, entry: Entry) -> tuple[int, bytes, bytes]:
-        """struct Basis: what else of the claim a challenge rests on."""
+        """struct Basis: the other data of the claim that a challenge depends on."""
         segment, log = bytes(32), bytes(32)
         if entry.level is not Level.RUN:
             c = entry.where if entry.level is Level.SEGMENT else (entry.where - 1) // self.machine.interval + 1
@@ -288,8 +290,8 @@ class ClaimView:
         return ClaimedTree(kind, root, own, self.revealed)
 
     def check_place(self, d: Dispute) -> None:
-        """The contested node stands where the endpoint says, in a tree that hangs from a root of the claim: or I would
-        compare it with the wrong piece of my run, and name what is right."""
+        """Raises EndpointError unless the contested node is at the shown place in a tree below a root of the claim.
+        Otherwise it would be compared with the wrong part of the own run, and a correct node could be contested."""
         match d.level:
             case Level.RUN:
                 tree = self.claimed(Kind.RUN, self.job.run_root, self.own_run)
@@ -305,11 +307,11 @@ class ClaimView:
                 root = self.claimed_trace(d.step).node(0, d.operator)
                 tree = self.claimed(Kind.TENSOR, root, words_tree(self.machine.words(d.step, d.operator)))
         index = d.index // LEAF_WORDS if d.level is Level.ELEMENT else d.index
-        if (stands := tree.node(d.height, index)) != d.node:
+        if (claimed := tree.node(d.height, index)) != d.node:
             raise EndpointError(
-                f"{self.game.chain.url} says that the node {d.node.hex()[:16]} is contested at {d.level.name.lower()} "
-                f"height {d.height}, index {index}, but the claim has {stands.hex()[:16]} there: nothing is done on "
-                "its word; use another endpoint"
+                f"{self.game.chain.url} shows the contested node {d.node.hex()[:16]} at {d.level.name.lower()} "
+                f"height {d.height}, index {index}, but the claim has {claimed.hex()[:16]} there: the reply is "
+                "ignored; use another endpoint"
             )
 
     def claimed_trace(self, step: int) -> ClaimedTree:

@@ -1,8 +1,9 @@
-"""A second machine that answers for a trainer, with the same run and a key of its own: an outage of the first forfeits
-nothing.
+"""A delegate: a second machine that defends a trainer's claim, with the same run and its own key. So an outage of the
+first machine loses no bond.
 
-The trainer has named its account (`setDelegate`). It never accepts, claims or withdraws: the money is the trainer's.
-With a copy of the trainer's delivery folder (key and ciphertext) it also answers requests and reveals the key.
+The trainer registers the delegate's account (`setDelegate`). A delegate never accepts, claims or withdraws: the money
+belongs to the trainer. With a copy of the trainer's delivery folder (key and ciphertext) it also answers requests and
+reveals the key.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from vgame.errors import Abstain
 
 
 class Delegate(Trainer):
-    """Defends a claim that its own run agrees with."""
+    """Defends a claim that equals its own run."""
 
     windows = {}  # noqa: RUF012
 
@@ -30,12 +31,13 @@ class Delegate(Trainer):
         return self.defend(job) or self.finish(job)
 
     def over(self, job: Job, now: int) -> str:
-        """Why there will be nothing to defend; empty if there may be."""
+        """The reason why no claim can follow; empty if one is possible."""
         expired = job.phase is Phase.EXPIRED
-        return f"job {self.id.hex()[:16]} expired before it had a claim: there is nothing to defend" if expired else ""
+        return f"job {self.id.hex()[:16]} expired without a claim: there is nothing to defend" if expired else ""
 
     def check_delegate(self, job: Job) -> None:
-        """What a delegate posts binds the trainer, so it posts nothing for a claim that is not its own run's."""
+        """Raises Abstain unless the account is a delegate and the claim equals the own run: a delegate's posts bind
+        the trainer."""
         name, stop = f"job {self.id.hex()[:16]}", self.machine.stop
         if not self.game.is_delegate(self.id, self.address):
             raise Abstain(
@@ -43,7 +45,7 @@ class Delegate(Trainer):
                 "address"
             )
         if (self.run_tree().root, stop.step if stop else 0) != (job.run_root, job.diverged_at):
-            raise Abstain(f"{name} is not defended: its claim is not what this store's run gives")
+            raise Abstain(f"{name} is not defended: its claim differs from the run in this store")
 
     def plays(self, job: Job, d: Dispute) -> bool:
         return True

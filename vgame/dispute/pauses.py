@@ -1,7 +1,7 @@
-"""How long a player waits before it sends the same call again.
+"""The pause before a player sends the same call again.
 
-An endpoint can show the state before a move for as long as it likes, and estimate that the move would pass. Sent again,
-the move reverts or has no effect, and costs gas each time. So the same call waits, and other duties go first.
+An endpoint can show the state before a move for any length of time, and estimate that the move would succeed. A
+repeated move reverts or has no effect, and costs gas each time. So the same call waits, and other duties go first.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 
-#: Seconds after the first time: a block, in which an honest node shows the effect. Twice as long each time, to LONGEST.
+#: Seconds after the first call: one block, after which an honest node shows the effect. Doubled each time, up to
+#: LONGEST.
 PAUSE, LONGEST = 12.0, 600.0
-#: An endpoint can invent disputes for these calls, and no own clock depends on them: they share one pause, which begins
-#: after a revert only.
+#: An endpoint can invent disputes for these calls, and no own clock depends on them. So they share one pause, which
+#: begins only after a revert.
 TIMEOUTS = frozenset({"timeout", "timeoutMany"})
 
 
@@ -20,13 +21,14 @@ class Pauses:
     """The pauses of one account's calls in one job."""
 
     def __init__(self) -> None:
-        self.known: dict[Hashable, tuple[float, float]] = {}  # seconds, and when they are over
+        self.known: dict[Hashable, tuple[float, float]] = {}  # by call: length of the pause, and its end
 
     def waits(self, name: str, *args: object) -> bool:
         return time.monotonic() < self.known.get(_call(name, args), (0.0, 0.0))[1]
 
     def begin(self, name: str, *args: object) -> None:
-        """It was sent just now. Long after its last pause it is new: a reorganisation may undo each move once more."""
+        """Begin the pause of a call that was just sent. Long after its last pause a call counts as new, because a
+        reorganisation may undo any move again."""
         call, now = _call(name, args), time.monotonic()
         seconds, over = self.known.get(call, (0.0, now))
         seconds = PAUSE if not seconds or now > over + LONGEST else min(2 * seconds, LONGEST)

@@ -1,4 +1,4 @@
-"""What trainer and auditor share: a wallet, a job, moves that another account may have made already."""
+"""Common base of trainer and auditor: a wallet, a job, and moves that another account may already have made."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vgame.errors import ContractError, EndpointError, VgameError
 
 log = logging.getLogger(__name__)
 
-#: The contract's way of saying that the move is already made, or that the dispute or the job ended meanwhile: success
-#: for an honest player.
+#: Errors by which the contract shows that the move was already made, or that the dispute or the job has ended. They
+#: count as success.
 HARMLESS = frozenset(
     {
         "DisputeClosed",
@@ -31,23 +31,22 @@ HARMLESS = frozenset(
         "WrongPhase",
     }
 )
-#: Disputes that one transaction ends, at most: some 4 million gas.
+#: Maximum number of disputes that one transaction ends: about 4 million gas.
 BATCH = 100
-#: Part of each own clock that is kept for own moves: what is left of it is not spent on anything that strangers can
-#: multiply.
+#: One part in RESERVE of each own clock is kept for own moves. It is not spent on work that strangers can multiply.
 RESERVE = 4
 
-#: More than either side needs for a descent and a leaf, and for what a withdrawal costs (docs/gas.json).
+#: Upper bounds of the gas of one side in a dispute (descent and leaf), and of a withdrawal (docs/gas.json).
 DISPUTE_GAS = 2_000_000
 WITHDRAW_GAS = 35_000
 
 
 class Player:
-    """Plays one job for the wallet of `game`, from what `machine` computed. `terms`: those of the bundle, whose hash
-    the job is.
+    """Plays one job for the wallet of `game`, with the results of `machine`. `terms`: the terms of the bundle, whose
+    hash is the job's id.
 
-    INVARIANT: a round sends one transaction at most that takes effect, so every own turn is looked at again before the
-    next one (docs/protocol.md section 3).
+    INVARIANT: a round sends at most one transaction that takes effect, so every own turn is read again before the next
+    transaction (docs/protocol.md section 3).
     """
 
     terms: JobSpec | None = None
@@ -62,21 +61,21 @@ class Player:
         self.pauses = Pauses()
 
     def look(self, job: Job | None = None) -> Job:
-        """The job (`job`: as it was read) as the chain shows it now; its terms are what was ordered, whatever an
-        endpoint says."""
+        """The job as the chain shows it now (`job`: if it was already read). EndpointError if its terms differ from the
+        order."""
         job = job or self.game.job(self.id)
         if self.terms is not None and job.phase is not Phase.NONE and job.spec != self.terms:
             raise EndpointError(
-                f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle that hashes to "
-                "it: the reply is ignored; use another endpoint"
+                f"{self.game.chain.url} shows other terms for job {self.id.hex()[:16]} than the bundle with this hash: "
+                "the reply is ignored; use another endpoint"
             )
         self.check_shape(job)
         self.game.listener.job(self.id, job)
         return job
 
     def check_shape(self, job: Job) -> None:
-        """INVARIANT: trees are made in the shape of the claim, so what an endpoint says of it must follow from the
-        order."""
+        """INVARIANT: trees are built in the shape of the claim, so the shape that an endpoint shows must follow from
+        the order."""
         if job.phase is not Phase.CLAIMED:
             return
         steps, interval, stop = self.machine.steps, self.machine.interval, job.diverged_at
@@ -84,8 +83,8 @@ class Player:
         if stop > steps or (job.checkpoints, job.operators) != shape:
             raise EndpointError(
                 f"{self.game.chain.url} shows a claim of {job.checkpoints} checkpoints, {job.operators} operators, "
-                f"end {stop}, where the order gives {shape[0]} and {shape[1]}: the reply is ignored; use "
-                "another endpoint"
+                f"end {stop}, but the order gives {shape[0]} checkpoints and {shape[1]} operators: the reply is "
+                "ignored; use another endpoint"
             )
 
     @property
@@ -94,8 +93,8 @@ class Player:
         return self.game.wallet.address
 
     def attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """Send a move; True if it was made, False if it was not needed any more, or waits to be sent again. A stake
-        has a rule of its own (stakes.py)."""
+        """Send a move. True if it was made; False if it is no longer needed, or if its pause is not over. Stakes follow
+        their own rule (stakes.py)."""
         if self.pauses.waits(name, *args):
             return False
         try:
@@ -105,7 +104,7 @@ class Player:
                 self.pauses.begin(name, *args)
             if not isinstance(error, ContractError) or error.name not in HARMLESS:
                 raise
-            log.info("%s was not needed any more: %s", name, error)
+            log.info("%s is no longer needed: %s", name, error)
             return False
         if name in TIMEOUTS:
             self.pauses.end(name)
@@ -114,8 +113,8 @@ class Player:
         return True
 
     def standings(self, job: Job) -> list[Standing]:
-        """All disputes in order. The first ones of others that are closed are remembered, unless the job's counts say
-        otherwise: about an own dispute nothing follows from an earlier reply."""
+        """All disputes in order. The leading closed disputes of others are cached, as long as the job's counts agree.
+        Own disputes are read again each time: an earlier reply does not count for them."""
         found = self._read(job, self.closed)
         if sum(is_open(s) for s in found) != job.open or len(found) != job.disputes:
             found = self._read(job, [])
@@ -128,11 +127,12 @@ class Player:
         return [*known, *(standing for page in pages for standing in page)]
 
     def plays(self, job: Job, d: Dispute) -> bool:
-        """Is it a dispute of this player's?"""
+        """Does this player take part in the dispute?"""
         return self.address == (job.trainer if self.side is Turn.TRAINER else d.auditor)
 
     def spare(self, job: Job, standings: Iterable[Standing]) -> bool:
-        """May time be spent on what is no own duty? Only while each own clock has more left than its reserve."""
+        """May time be spent on other work than own duties? Only while each own clock has more left than its
+        reserve."""
         trainer, now = self.side is Turn.TRAINER, self.game.chain.now()
         budget = job.spec.trainer_budget if trainer else job.spec.auditor_budget
         own = (s for s in standings if s.turn in (Turn.TRAINER, Turn.AUDITOR) and self.plays(job, s.dispute))
@@ -150,7 +150,7 @@ class Player:
         return bool(over) and self.attempt("timeoutMany", self.id, over[:BATCH])
 
     def ended_by(self, job: Job, standings: Sequence[Standing]) -> list[int]:
-        """Disputes whose auditor's time is over, and that this player ends."""
+        """Disputes that this player ends because the auditor's time is over."""
         return [s.number for s in standings if s.turn is Turn.AUDITOR_EXPIRED]
 
     def turn_of(self, number: int) -> Turn | None:
@@ -163,8 +163,8 @@ class Player:
             return None
 
     def hurry(self) -> str:
-        """Which of the own clocks ends first, and how much of it is left; empty if none runs, or if the endpoint is
-        away."""
+        """The own clock that ends first, and its seconds left, as a text; empty if no own clock runs or the endpoint
+        does not answer."""
         if self.game.chain.lost:
             return ""
         job, now = self.look(), self.game.chain.now()
@@ -176,23 +176,22 @@ class Player:
         return f"{min(left)[0]} s are left of {min(left)[1]}" if left else ""
 
     def reserve(self) -> int:
-        """Wei that open disputes may need for gas."""
+        """Wei kept for the gas of open disputes."""
         return gas_money(self.game.chain, DISPUTE_GAS)
 
     def refill(self) -> bool:
-        """Take what the contract owes before money for gas runs short: disputes that are won pay for those that are
-        open still."""
+        """Withdraw the credits before money for gas runs short: won disputes pay for those still open."""
         try:
             price = sum(self.game.chain.fees())
             if self.game.chain.balance(self.address) >= self.reserve():
                 return False
             return self.game.credits(self.address) > 10 * WITHDRAW_GAS * price and self.withdraw()
-        except VgameError as problem:  # an account that takes no ether keeps nobody from a move
+        except VgameError as problem:  # a failed withdrawal must not prevent a move
             log.warning("credits cannot be withdrawn: %s", problem)
             return False
 
     def withdraw(self) -> bool:
-        """Take what the contract owes."""
+        """Withdraw the credits of this account in the contract; True if a transaction was made."""
         owed = self.game.credits(self.address)
         if not owed or not self.attempt("withdraw", self.address):
             return False
@@ -201,13 +200,14 @@ class Player:
 
 
 def gas_money(chain: Chain, gas: int) -> int:
-    """Wei for so much gas, at twice the fees of now: what a transaction offers."""
+    """Wei for that much gas at twice the present fees, which is the price that a transaction offers."""
     return 2 * gas * sum(chain.fees())
 
 
 def lapsed(account: str, job: Job, now: int, standings: Sequence[Standing]) -> list[int]:
-    """Disputes that an account may end since their auditor's time is over. To end an own one burns its bond, and a
-    conviction in another dispute gives it back: an own one stays as long as there is, or can be, another dispute."""
+    """Disputes that an account may end because the auditor's time is over. Ending an own dispute burns its bond, while
+    a conviction in another dispute returns the bond. So an own dispute stays open as long as another dispute is open or
+    can be opened."""
     over = [s for s in standings if s.turn is Turn.AUDITOR_EXPIRED]
     mine = {s.number for s in over if s.dispute.auditor == account}
     last = now > job.since + job.spec.challenge_window and all(s.number in mine for s in standings if is_open(s))
@@ -215,8 +215,8 @@ def lapsed(account: str, job: Job, now: int, standings: Sequence[Standing]) -> l
 
 
 def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
-    """Do the first duty that does something, whatever becomes of those before it; True if there is one. Else the first
-    error is raised."""
+    """Try the duties in order, also after an error, until one has an effect. True if one had; otherwise the first error
+    is raised, if there was one."""
     problems = []
     for duty in duties:
         try:

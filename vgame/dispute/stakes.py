@@ -1,7 +1,7 @@
-"""An auditor's memory of its stakes, on disk before each is sent: never two disputes of one claim.
+"""An auditor's record of its stakes, written to disk before each stake is sent: one claim never gets two disputes.
 
-An endpoint may hide a dispute for seconds or for good, or show it as ended. A stake can be sent again only under the
-same number of the account's transactions, of which the chain takes one.
+An endpoint may hide a dispute, for seconds or for good, or show it as ended. So a stake is sent again only with the
+same transaction number (nonce) of the account: the chain takes one transaction per number.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from vgame.chain.game import Game
 from vgame.errors import NotYet, StoreError, VgameError
 from vgame.system.files import write_atomic
 
-GAP = 8  # transactions of an account that a reorganisation loses, at most; more is an endpoint's lie
+GAP = 8  # most transactions of an account that a reorganisation can lose; if more are missing, the endpoint is wrong
 
 
 class Stakes:
-    """The last stake on each claim, and the transactions whose number it shares. `path`: None keeps them in memory.
+    """The last stake on each claim, and the transactions with the same number. `path`: None keeps them in memory.
 
-    INVARIANT: of all stakes on a claim the chain takes one without error, at most. They have one number, and the chain
-    takes one transaction of a number. A claim gets another number only when a transaction of the first that is no stake
-    on it, or has failed, was shown in a block that is final, and in each look since that did not show a dispute: so no
-    branch brings the old stake beside the new one, and no false reply that a true one follows before finality. A number
-    that the chain has not reached is reached by transfers of nothing, and never given up.
+    INVARIANT: the chain takes at most one stake on a claim without error. All stakes on a claim have one number, and
+    the chain takes one transaction per number. A claim gets another number only after a transaction with the first
+    number that is not a stake on it, or has failed, was shown in a final block, and in each look since then that did
+    not show a dispute. So no branch of the chain can hold both stakes, and a false reply has no effect if a true one
+    follows before finality. A number that the chain has not reached is reached by transfers of 0 wei, and is never
+    given up.
     """
 
     def __init__(self, game: Game, path: Path | None = None) -> None:
@@ -36,26 +37,26 @@ class Stakes:
         self.game, self.path, self.wallet, self.address = game, path, game.wallet, game.wallet.address
         self.last: dict[str, int] = {}  # by claim: number of the transaction
         self.sent: dict[int, dict[str, str]] = {}  # by number: hash of a transaction, and the claim that it stakes on
-        self.lasting = Lasting(game.chain)  # claims whose number was spent by something else; fewer transactions
-        self.shown = self.counted = -1  # transactions of the account in the last look, and as they were believed
-        self._current: str | None = None  # the claim that is staked on now
+        self.lasting = Lasting(game.chain)  # claims whose number another transaction has used; lower counts
+        self.shown = self.counted = -1  # transaction count in the last look, and the count that was accepted
+        self._current: str | None = None  # the claim of the stake that is sent now
         if path and path.exists():
             self._load(path)
 
     @classmethod
     def beside(cls, run: Path, game: Game) -> Stakes:
-        """Those of this account on this chain about the run in a folder."""
+        """The stakes of this account on this chain for the run in a folder."""
         assert game.wallet is not None
         return cls(game, run.with_name(f"{run.name}-stakes-{game.chain.chain_id}-{game.wallet.address}.json"))
 
     def watch(self) -> None:
-        """See each transaction of the account from now on."""
+        """Record each transaction of the account from now on."""
         self.wallet.watchers.append(self._signed)
 
     def number_for(self, claim: str) -> int:
-        """The number of the next stake on a claim, as of the block that the round reads: no stake that this block does
-        not show can be included beside it. NotYet where one may be under way, or hidden, and where another transaction
-        of the account waits."""
+        """The number of the next stake on a claim, from the block that the round reads: the chain cannot include it
+        together with a stake that this block does not show. NotYet if a stake may be pending or hidden, or if another
+        transaction of the account is pending."""
         spent, waiting = self._counts()
         known = max(self.counted, *(n + 1 for n in self.sent), 0)
         if spent != self.shown:
@@ -64,31 +65,31 @@ class Stakes:
         held, fewer = self.lasting.held("count"), self.lasting.shown("fewer", spent < known)
         if spent < known and not fewer and claim not in self.last:
             raise NotYet(
-                f"{self.game.chain.url} counts {spent} transactions of {self.address}, which has sent {known}: it "
-                "lags, or a reorganisation has lost some: nothing is staked before it shows them"
+                f"{self.game.chain.url} counts {spent} transactions of {self.address}, which has sent {known}: the "
+                "endpoint lags, or a reorganisation has lost some; no stake is sent before it shows them"
             )
         number = self.last.get(claim, spent)
         if waiting > spent and (claim not in self.last or number != spent):
             raise NotYet(
-                f"transaction {spent} of {self.address} waits at {self.game.chain.url}, or is younger than the block "
-                "that is read: nothing is staked beside it"
+                f"transaction {spent} of {self.address} is pending at {self.game.chain.url}, or is newer than the "
+                "block of this round: no stake is sent beside it"
             )
         if spent > known and held < MOMENT:
             raise NotYet(
-                f"{self.game.chain.url} counts {spent} transactions of {self.address}, which is new: nothing is staked "
-                f"before it has shown so for {MOMENT:.0f} s"
+                f"{self.game.chain.url} counts {spent} transactions of {self.address}, more than before: no stake is "
+                f"sent before it has shown this number for {MOMENT:.0f} s"
             )
         self.counted = max(self.counted, spent)
         if spent == number or (spent > number and self._replaced(claim, number)):
             return spent
         raise NotYet(
-            f"{self.game.chain.url} does not show the stake on this claim that is transaction {number} of "
-            f"{self.address}, though it counts {spent} of them: nothing more is staked on it; if this goes on use "
-            "another endpoint, and no other program with this account"
+            f"{self.game.chain.url} counts {spent} transactions of {self.address}, but does not show transaction "
+            f"{number}, the stake on this claim: no further stake is sent; if this continues, use another endpoint, "
+            "and use no other program with this account"
         )
 
     def _counts(self) -> tuple[int, int]:
-        """Transactions of the account: those that the block has, and those that wait too."""
+        """Transaction counts of the account: in the block, and including pending ones."""
         chain = self.game.chain
         count = chain.web3.eth.get_transaction_count
         spent = chain.ask(lambda: quantity(count(self.address)))
@@ -96,18 +97,18 @@ class Stakes:
 
     @property
     def jobs(self) -> dict[bytes, None]:
-        """Those on whose claims a stake was sent."""
+        """The jobs with a stake on a claim."""
         return dict.fromkeys(bytes.fromhex(claim[:64]) for claim in self.last)
 
     def look(self, claim: str, shown: bool) -> bool:
-        """Was a stake on the claim sent of which no dispute is shown?"""
+        """Was a stake on the claim sent without a dispute that is shown?"""
         if shown:
             self.lasting.shown(claim, False)
         return claim in self.last and not shown
 
     def fill(self, claim: str) -> bool:
-        """Where a reorganisation has lost transactions before the last stake on a claim, and none of them waits, put a
-        transfer of nothing in their place."""
+        """If a reorganisation has lost transactions before the last stake on a claim, and none is pending, send a
+        transfer of 0 wei in place of the first lost one. True if it was sent."""
         if claim not in self.last:
             return False
         spent, waiting = self._counts()
@@ -118,7 +119,7 @@ class Stakes:
         return True
 
     def _replaced(self, claim: str, number: int) -> bool:
-        """Is something else than a stake on the claim the transaction of that number for good?"""
+        """Is the transaction with that number, for good, not a valid stake on the claim?"""
         chain, known = self.game.chain, self.sent.get(number, {}).items()
         receipts = [(staked, chain.receipt(bytes.fromhex(digest), 0)) for digest, staked in known]
         other = any(receipt and (staked != claim or receipt["status"] != 1) for staked, receipt in receipts)
@@ -126,7 +127,8 @@ class Stakes:
 
     @contextmanager
     def sending(self, claim: str, number: int) -> Iterator[None]:
-        """Remember a stake of that number; it is sent inside of this context, or forgotten if it was never signed."""
+        """Record a stake with that number, which is sent inside this context. The record is removed if no transaction
+        was signed."""
         before, self.last, self._current = self.last, self.last | {claim: number}, claim
         try:
             self._save()
@@ -139,9 +141,10 @@ class Stakes:
                     self._save()
 
     def _signed(self, number: int, digest: bytes) -> None:
-        """A transaction of the account is about to be sent. None waits for the disk: a stake has, in `sending`."""
+        """Record a transaction of the account that is about to be sent. A failure to write is ignored here: stakes are
+        written in `sending`."""
         if self._current is not None and number != (due := self.last[self._current]):
-            raise NotYet(f"transaction {due} of {self.address} was spent before it was sent: look again")
+            raise NotYet(f"transaction number {due} of {self.address} was used by another transaction: read it again")
         held = {*self.last.values()}
         self.sent = {n: known for n, known in self.sent.items() if n >= number - GAP or n in held}
         self.sent.setdefault(number, {})[digest.hex()] = self._current or ""

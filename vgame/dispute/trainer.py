@@ -1,7 +1,7 @@
 """The trainer: accept, train, claim, defend, finalize, withdraw.
 
-All decisions follow from the chain's state and the trainer's own run, so it can be killed at any moment and started
-again. An adversary is this class with one method changed (vgame/attacks/adversaries.py).
+All decisions follow from the chain's state and the trainer's own run, so the trainer can be killed and restarted at any
+moment. An adversary is this class with one method changed (vgame/attacks/adversaries.py).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from vgame.delivery.seller import Seller
 
 
-#: More than acceptance, claim, finalize, key, closing and withdrawal cost together (docs/gas.json).
+#: Upper bound of the gas of acceptance, claim, finalize, key, closing and withdrawal together (docs/gas.json).
 COURSE_GAS = 450_000
-DISPUTES_AT_ONCE = 2  # that are paid for before the first of them is won, and pays for the next ones
+DISPUTES_AT_ONCE = 2  # disputes to pay for before the first one is won and pays for the next
 
 
 class Trainer(Player):
     """The side that claims."""
 
     side = Turn.TRAINER
-    seller: Seller | None = None  # of a job with delivery
-    check_terms: Callable[[], None] | None = None  # raises where no bond is put down on the order from here
-    prefetch_segments: Callable[[Sequence[int]], None] | None = None  # of checkpoints that will be asked for
+    seller: Seller | None = None  # for a job with delivery
+    check_terms: Callable[[], None] | None = None  # raises if the terms of the order are refused
+    prefetch_segments: Callable[[Sequence[int]], None] | None = None  # takes checkpoints that are needed later
     windows = {  # noqa: RUF012
         Phase.CREATED: [("accept_window", "the time to accept")],
         Phase.ACCEPTED: [("claim_window", "the time to claim")],
@@ -42,7 +42,8 @@ class Trainer(Player):
     # ---- life of the job ----
 
     def look(self, job: Job | None = None) -> Job:
-        """One that shows no end is a look too, whatever becomes of its round."""
+        """The job as the chain shows it now. A look at a job that has not ended resets `has_ended`, even if the round
+        fails."""
         job = super().look(job)
         if job.phase not in {Phase.CONVICTED, *ENDED}:
             self.lasting.shown("ended", False)
@@ -59,11 +60,11 @@ class Trainer(Player):
             self.attempt("acceptJob", self.id, value=job.spec.trainer_bond)
             self.check(job := self.look())
         if job.phase in (Phase.NONE, Phase.CREATED):
-            raise NotYet(f"{self.game.chain.url} does not show yet who accepted job {self.id.hex()[:16]}")
+            raise NotYet(f"{self.game.chain.url} does not show the acceptance of job {self.id.hex()[:16]} yet")
 
     def check_funds(self, job: Job) -> None:
-        """ChainError unless the wallet holds the bond and gas for what follows from it; what the contract owes is taken
-        first."""
+        """ChainError unless the wallet holds the bond and the gas for the rest of the job; credits in the contract are
+        withdrawn first."""
         bond, reserve = job.spec.trainer_bond, self.reserve()
         if self.game.chain.balance(self.address) < bond + reserve:
             self.withdraw()
@@ -74,15 +75,15 @@ class Trainer(Player):
             )
 
     def reserve(self) -> int:
-        """Wei for gas that the bond depends on, at the prices that a transaction offers now. An answer is paid for at
-        the base fee, so that the first ones pay for the next; tips are not."""
+        """Wei for the gas without which the bond is at risk, at the prices that a transaction offers now. The client
+        pays for answers at the base fee, so the first answers pay for the next; tips are not refunded."""
         base, tip = self.game.chain.fees()
         first, every = self.seller.answers_gas() if self.seller else (0, 0)
         return (COURSE_GAS + DISPUTES_AT_ONCE * DISPUTE_GAS + first) * (2 * base + tip) + every * tip
 
     def check(self, job: Job) -> None:
-        """Over where nothing is left to do, as all looks for long enough and a final state show; NotYet where it is
-        shown for less."""
+        """Raises Over if nothing is left to do, in all looks for long enough and in a final state; NotYet if it was
+        shown for a shorter time."""
         lasting = self.lasting.shown("over", bool(why := self.over(job, self.game.chain.now())))
         if not why:
             return
@@ -91,40 +92,40 @@ class Trainer(Player):
             self.check_acceptance(final[0])
             raise Over(why)
         raise NotYet(
-            f"job {self.id.hex()[:16]} is {job.phase.name.lower()}, and nothing would be left to do: this role stays "
-            "until that is final"
+            f"job {self.id.hex()[:16]} is {job.phase.name.lower()}, so nothing is left to do; this role waits until "
+            "that state is final"
         )
 
     def check_acceptance(self, job: Job) -> None:
-        """NotYet where the state names another trainer and the event of its acceptance is not shown."""
+        """NotYet if the state names another trainer, but the event of its acceptance is not shown."""
         if job.trainer != self.address and job.accepted_at:
             theirs = lambda event: event.args["trainer"] == job.trainer or None  # noqa: E731
             self.game.content("JobAccepted", self.id, job.accepted_at, theirs, key=job.trainer)
 
     def over(self, job: Job, now: int) -> str:
-        """Why nothing is left to do; empty if the job can be accepted, or is this trainer's, and there is a claim or
-        still time for one."""
+        """The reason why nothing is left to do. Empty if the job can be accepted, or if it is this trainer's and has a
+        claim or still time for one."""
         name, bond = f"job {self.id.hex()[:16]}", f"the bond of {job.spec.trainer_bond} wei"
         if job.phase is Phase.NONE:  # a reorganisation undid the order too
             return ""
         if job.phase is Phase.CREATED:
             if job.spec.trainer not in (NOBODY, self.address):
-                return f"{name} names its trainer, {job.spec.trainer}: {self.address} cannot accept it"
+                return f"{name} is reserved for the trainer {job.spec.trainer}: {self.address} cannot accept it"
             late = now - job.since - job.spec.accept_window
-            return f"{name} could be accepted until {late} s ago: nothing is staked on it" if late > 0 else ""
+            return f"the time to accept {name} ended {late} s ago: no bond is staked on it" if late > 0 else ""
         if job.trainer != self.address:
             return f"the job is not this trainer's: it is {job.phase.name.lower()}, its trainer is {job.trainer}"
         if job.phase is Phase.EXPIRED:
-            return f"{name} expired before it had a claim: {bond} is lost, half of it is burnt, half the client's"
+            return f"{name} expired without a claim: {bond} is lost, half is burnt, half goes to the client"
         if job.phase is Phase.ACCEPTED and (late := now - job.since - job.spec.claim_window) > 0:
             return (
-                f"{name} could be claimed until {late} s ago: {bond} is lost as soon as anybody calls `expire`, half "
-                "of it is burnt, half goes to the client"
+                f"the time to claim {name} ended {late} s ago: {bond} is lost as soon as any account calls `expire`, "
+                "half is burnt, half goes to the client"
             )
         return ""
 
     def has_ended(self, shown: bool) -> bool:
-        """Nothing but withdrawals follows, as all looks for long enough and a final state show. `shown`: by this
+        """Are only withdrawals left, in all looks for long enough and in a final state? `shown`: the answer of this
         look."""
         if not self.lasting.shown("ended", shown):
             return False
@@ -136,7 +137,7 @@ class Trainer(Player):
         return Lasting(self.game.chain)
 
     def claim(self) -> bool:
-        """Post the result: trained, or diverged. True if a transaction was sent."""
+        """Post the claim: trained or diverged. True if a transaction was sent."""
         if self.game.job(self.id).phase is not Phase.ACCEPTED:
             return False
         if self.machine.stop is None:
@@ -146,14 +147,14 @@ class Trainer(Player):
         return self.attempt("postDiverged", self.id, self.diverged_post())
 
     def _offer(self, final: bytes) -> tuple[bytes, bytes]:
-        """Root of the ciphertext and hash of the key, for a job with delivery."""
+        """For a job with delivery: the root of the ciphertext and the hash of the key."""
         if self.seller is None:
-            raise Abstain("the order asks for delivery of the state, and this trainer has nowhere to seal it")
+            raise Abstain("the order requires delivery of the state, but this trainer has no delivery folder")
         offer = self.seller.offer()
         if offer.final_state != final:
             raise Abstain(
-                f"{self.seller.public} holds the state {offer.final_state.hex()[:16]}, the run ends with "
-                f"{final.hex()[:16]}: move the folder away, then the state is sealed again"
+                f"{self.seller.public} holds the state {offer.final_state.hex()[:16]}, but the run ends with "
+                f"{final.hex()[:16]}: move the folder away, then the state is encrypted again"
             )
         return offer.cipher_root, offer.key_hash
 
@@ -178,7 +179,7 @@ class Trainer(Player):
         return self.withdraw()
 
     def finish(self, job: Job) -> bool:
-        """Finalize when the window has passed."""
+        """Finalize the claim once the challenge window has passed and no dispute is open."""
         if job.open or self.game.chain.now() <= job.since + job.spec.challenge_window:
             return False
         return self.attempt("finalize", self.id)
@@ -186,8 +187,8 @@ class Trainer(Player):
     # ---- defence ----
 
     def defend(self, job: Job) -> bool:
-        """Answer the dispute whose clock starts first, so that none is charged more than two slots (docs/promises.md,
-        T1); where none waits end those whose auditor is out of time."""
+        """Answer the dispute whose clock starts first, so that no dispute costs more than two slots of the clock
+        (docs/promises.md, T1). If none waits for an answer, end those whose auditor is out of time."""
         standings = self.standings(job)
         waiting = [s for s in standings if s.turn is Turn.TRAINER]
         waiting.sort(key=lambda s: (s.dispute.turn_at + s.dispute.others * job.slot, s.number))
@@ -198,11 +199,12 @@ class Trainer(Player):
         return one_of([*answers, partial(self.sweep, job, standings)])
 
     def serve(self, job: Job, number: int, d: Dispute) -> bool:
-        """Answer, unless an answer to another dispute has just served this one too: a node is paid for once."""
+        """Answer a dispute, unless a recent answer to another dispute also answers this one: a node is paid for
+        once."""
         return self.turn_of(number) is Turn.TRAINER and self.answer(job, number, d)
 
     def answer(self, job: Job, number: int, d: Dispute) -> bool:
-        """The one move that the dispute's node asks for."""
+        """The one move that is due at the contested node."""
         match d.level:
             case Level.RUN if d.height == 0:
                 return self.attempt("postSegment", self.id, number, d.position, self.segment_post(job, d.index + 1))
@@ -224,12 +226,12 @@ class Trainer(Player):
         return self.attempt("reveal", self.id, int(d.level), d.height, children)
 
     def check_own(self, node: bytes, d: Dispute) -> None:
-        """The contract only lets nodes of our own claim be contested; if ours differ, our data is not what we
-        claimed."""
+        """Raises Abstain if the own node differs from the contested one. The contract accepts only nodes of the claim,
+        so the own data then differ from the claim."""
         if node != d.node:
             raise Abstain(
-                f"the contested {d.level.name} node is not the one that this store gives; the store of the claim is "
-                "needed"
+                f"the contested {d.level.name} node differs from the one in this store: give the store that the claim "
+                "was made from"
             )
 
     def open_leaf(self, d: Dispute) -> bool:
@@ -238,14 +240,14 @@ class Trainer(Player):
         return self.attempt("openLeaf", self.id, leaf)
 
     def post_trace(self, job: Job, number: int, d: Dispute) -> bool:
-        """Commit to what the step computed. A trace is posted once: never one of other data."""
+        """Post the trace root of the step. A trace can be posted only once, so the own data are checked first."""
         self.check_own(self.segment_tree(d.step // self.machine.interval + 1).node(0, d.index), d)
         trace = self.trace_tree(d.step + d.index)
         children = trace.descendants(trace.height, 0, reveal_depth(trace.height, job.spec.depth))
         return self.attempt("postTrace", self.id, number, d.position, children)
 
     def tie(self, number: int, d: Dispute) -> bool:
-        """Show where the contested state tensor comes from."""
+        """Show the source of the contested state tensor: an operator output, or the state before the step."""
         self.check_own(self.machine.state(d.step)[d.index], d)
         source = self.machine.source(d.index)
         record = self.machine.source_record(d.index).as_tuple()
@@ -259,7 +261,7 @@ class Trainer(Player):
         return self.attempt("tie", self.id, number, d.position, record, *leaf)
 
     def prove(self, number: int, d: Dispute) -> bool:
-        """Make the contract compute the element that was named."""
+        """Make the contract compute the contested element."""
         trace = self.trace_tree(d.step)
         proof = self.machine.prove(d.step, d.operator, d.index, d.block, lambda operator: trace.path(0, operator))
         prior, path = self.prior(d.step) if proof.reads_state else (bytes(32), [])
@@ -282,7 +284,7 @@ class Trainer(Player):
         return words_tree(self.machine.words(step, operator))
 
     def tree_of(self, d: Dispute) -> Tree:
-        """The tree that the dispute is in."""
+        """The tree of the contested node."""
         interval = self.machine.interval
         match d.level:
             case Level.RUN:
@@ -296,7 +298,7 @@ class Trainer(Player):
         return self.tensor_tree(d.step, d.operator)
 
     def prior(self, step: int) -> tuple[bytes, list[bytes]]:
-        """The state before a step and its path in the segment."""
+        """The state root before a step, and its path in the segment."""
         tree = self.segment_tree((step - 1) // self.machine.interval + 1)
         index = (step - 1) % self.machine.interval
         return tree.node(0, index), tree.path(0, index)
@@ -304,8 +306,8 @@ class Trainer(Player):
     # ---- posts ----
 
     def checkpoint(self, c: int) -> tuple[bytes, list[bytes]]:
-        """State root of a checkpoint and its path in the run tree, with the root of its log in front (none for the
-        initial state)."""
+        """State root of a checkpoint and its path in the run tree, preceded by the root of its log. The initial state
+        has an empty path."""
         if c == 0:
             return self.machine.segment(1)[0], []
         path = self.run_tree().path(0, c - 1)
