@@ -152,7 +152,7 @@ def test_the_mark_itself_is_enough(system, trained: Trained) -> None:
 
 def test_no_evaluation_is_prepared_before_the_training_has_a_trainer(stage: Stage) -> None:
     """It would name no trainer, and not be paid."""
-    with pytest.raises(NotYet, match="shows who has accepted the training"):
+    with pytest.raises(NotYet, match="shows the trainer of the training"):
         stage.escrow.evaluation(stage.id, stage.trained.run, task())
 
 

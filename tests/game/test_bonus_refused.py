@@ -206,13 +206,13 @@ def test_a_trainer_sees_differences_from_its_task(system, trained: Trained) -> N
     escrow, bundle = stage.escrow, trained.bundle
     other = task()
     other.evaluate.data["y"][0] = (other.evaluate.data["y"][0] + 1) % 4
-    with pytest.raises(Abstain, match="not for what the task measures: data_root differ"):
+    with pytest.raises(Abstain, match="not for the measure of this task: data_root differ"):
         escrow.check(stage.id, bundle, other)
     with pytest.raises(Abstain, match="data_root"):
         escrow.evaluation(stage.id, trained.run, other)
     needed = needed_window(untrained_evaluation(task(), "correct", bundle, AMOUNT), AMOUNT)
     short = escrow.promise(stage.job, bundle, task(), "correct", least=1, amount=AMOUNT, window=needed - 1)
-    with pytest.raises(Abstain, match=f"its window of {needed - 1} s is too short, for {needed} s"):
+    with pytest.raises(Abstain, match=f"its window of {needed - 1} s is too short, {needed} s are needed"):
         escrow.check(short, bundle, task())
     found = escrow.promised(stage.id)
     for changes, word in (

@@ -366,6 +366,6 @@ def test_an_unclaimable_divergence_is_explained(bundle: Bundle) -> None:
     log = bundle.log
     assert off_chain(bundle) == ""
     few = replace(bundle, log=log.model_copy(update={"bits": 29}))
-    assert "the contract has no exp, log with 29 bits" in off_chain(few)
+    assert "the contract cannot compute exp, log with 29 bits" in off_chain(few)
     narrow = replace(bundle, log=log.model_copy(update={"windows": (1.0, *log.windows[1:])}))
     assert "order [log] thresholds = 'proven'" in off_chain(narrow)

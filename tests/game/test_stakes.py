@@ -359,7 +359,7 @@ def test_an_auditor_plays_the_jobs_and_clients_that_it_is_given(scene: Scene) ->
 
 
 def test_an_auditor_reports_its_disputes() -> None:
-    assert Limits().played == "all claims of this bundle, 8 at a time (--job and --client name some)"
+    assert Limits().played == "all claims of this bundle, 8 at a time (--job and --client select jobs)"
     assert Limits(jobs=frozenset({b"\x01" * 32}), clients=frozenset({"0xA"})).played == (
         "job 0101010101010101, orders of 0xA"
     )

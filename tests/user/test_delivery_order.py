@@ -70,7 +70,7 @@ def games(chain: Chain, keys: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def test_an_empty_store_serves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DeliveryError, match="holds no sealed state"):
+    with pytest.raises(DeliveryError, match="holds no encrypted state"):
         folder_server(tmp_path, "127.0.0.1", 0)
 
 

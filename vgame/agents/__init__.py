@@ -1,2 +1,2 @@
-"""Roles as processes: they connect, compute, play, wait and retry; and what stands on chain, for people and
+"""Roles as processes, which connect, compute, play, wait and retry; and the state on chain, shown to people and
 programs."""

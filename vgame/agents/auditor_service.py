@@ -1,5 +1,4 @@
-"""The auditor's process: claims of the jobs that it plays are compared with its own run, and disputed where they are
-wrong."""
+"""The auditor's process: it compares the claims of its jobs with its own run, and disputes wrong claims."""
 
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ from vgame.system.progress import Reporter
 
 UNCLAIMED = frozenset({Phase.CREATED, Phase.ACCEPTED})
 OVER = frozenset({Phase.EXPIRED, Phase.CONVICTED, *STANDING})
-LONGEST = 5.0  # seconds between two tries of a job with a problem
+LONGEST = 5.0  # maximum seconds between two tries of a job with a problem
 
 
 def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: bool = False) -> None:
-    """Re-execute the bundle, then play the jobs that are named; `once`: until all of them have ended."""
+    """Re-execute the bundle, then play the selected jobs; `once`: until all of them have ended."""
     game = open_game(seat, reporter)
     with use_device(seat.device) as kind:
         hello(reporter, "auditor", seat.device)
@@ -48,8 +47,8 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
 
 
 def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, limits: Limits) -> AuditorService:
-    """The auditor of a bundle, which it has executed again. What has staked before does not measure first: a clock may
-    run."""
+    """The auditor of a bundle, after the re-execution. An account with earlier stakes is not measured first, because a
+    clock may run."""
     if seat.log is None and load_bundle(seat.bundle).mode == "logged":
         raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
     computation = (FollowedRun if seat.published else LocalRun)(seat, kind, reporter)
@@ -66,10 +65,10 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
 
 
 class AuditorService:
-    """An auditor's view of the jobs that it plays.
+    """All jobs of one auditor, played in rounds.
 
-    INVARIANT: a round reads one block and sends one transaction at most that takes effect: what is disputed is the
-    claim that was compared, and each duty is chosen among all that this block shows.
+    INVARIANT: a round reads one block and sends at most one transaction that takes effect. So the disputed claim is the
+    compared one, and each duty is chosen among all duties of this block.
     """
 
     def __init__(
@@ -83,23 +82,23 @@ class AuditorService:
         self.auditors: dict[bytes, Auditor] = {}
         self.staking = Staking(game, computation, limits, self.auditors)
         self.retry: dict[bytes, Deferred] = {}
-        self.reported: dict[bytes, tuple[bytes, bool]] = {}  # by job: run root that was compared; is it right?
+        self.reported: dict[bytes, tuple[bytes, bool]] = {}  # by job: the compared run root, and whether it is right
         self.done: set[bytes] = set()  # hunted jobs with a stake whose end is final
-        self.problems: dict[bytes, Exception] = {}  # of this round, the first of each job
+        self.problems: dict[bytes, Exception] = {}  # by job: its first error in this round
         self.naming = Deferred(reporter, poll, LONGEST)
         self.stuck: dict[bytes, bytes] = {}  # by hunted job: run root that could not be compared or disputed
-        self.behind = False  # claims wait that were never compared, or read
+        self.behind = False  # some claims were not read or not compared yet
         self.lasting = Lasting(game.chain)
-        self.over = False  # all jobs have ended, as the rounds saw it for long enough
+        self.over = False  # the rounds have shown for long enough that all jobs have ended
 
     @property
     def finished(self) -> bool:
-        """Have all jobs ended, as a final state shows?"""
+        """Have all jobs ended in a final state?"""
         return self.over and self.final([*self.named.owned, *self.named.hunted])
 
     def round(self) -> bool:
-        """The most urgent duty of all jobs, or a part of what a claim may have to be compared with; True if anything
-        was done. A failure in one job leaves the others alone."""
+        """Do the most urgent duty of all jobs, or compute a part of the run for a comparison; True if anything was
+        done. An error in one job does not stop the others."""
         self.problems.clear()
         with self.game.chain.pinned():
             views = self.look()
@@ -113,16 +112,17 @@ class AuditorService:
         return acted
 
     def is_idle(self, views: dict[bytes, ClaimView]) -> bool:
-        """Does no clock of an own dispute run, as each look for MOMENT has shown? At once if nothing was staked."""
+        """Has each look for MOMENT shown that no clock of an own dispute runs? One look is enough if nothing was
+        staked."""
         ended = not self.staking.at_risk and all(job in views or job in self.done for job in self.stakes.jobs)
         return self.lasting.held("idle", ended) >= MOMENT or (ended and not self.stakes.last)
 
     def pause(self) -> None:
-        """Until the next round."""
+        """Wait until the next round."""
         self.game.chain.pause(QUIET * self.poll, 0.0 if self.staking.at_risk or self.behind else QUIET_ROUND)
 
     def look(self) -> dict[bytes, ClaimView]:
-        """Every job as the block of this round has it."""
+        """The view of every due job in the block of this round."""
         if self.naming.due:
             with self.naming:
                 self.named.read()
@@ -130,7 +130,7 @@ class AuditorService:
         for job, auditor in [*self.auditors.items()]:
             if self.retry[job].due and not (job in jobs or auditor.at_risk):
                 del self.auditors[job]
-                if job not in self.stuck:  # what was reported is not reported again
+                if job not in self.stuck:  # keep the record of the reported problem: it is not reported again
                     del self.retry[job]
         due = [job for job in dict.fromkeys([*jobs, *self.auditors]) if self.seat(job) and self.retry[job].due]
         states = self.read([*due, *self.named.others(due)])
@@ -144,12 +144,12 @@ class AuditorService:
         return views
 
     def chosen(self) -> list[bytes]:
-        """The jobs that are named; those with a stake, until their end is final; and hunted ones whose turn it is."""
+        """The owned jobs; jobs with a stake, until their end is final; and the next hunted jobs."""
         hunted, owned = self.named.hunted, self.named.owned
         held = [job for job in self.stakes.jobs if job not in self.done and job not in owned]
         turn = self.named.waiting(self.reported, self.game.chain.now())
         turn = [job for job in turn if job not in held and (job not in self.retry or self.retry[job].due)]
-        turn.sort(key=lambda job: self.stuck.get(job) == hunted[job].run_root)  # these hold up no other
+        turn.sort(key=lambda job: self.stuck.get(job) == hunted[job].run_root)  # stuck jobs come last
         later = turn[self.limits.hunts :]
         self.behind = self.naming.due and not self.named.whole
         known = lambda job: {self.reported.get(job, (b"",))[0], self.stuck.get(job)}  # noqa: E731
@@ -157,10 +157,10 @@ class AuditorService:
         return [*owned, *held, *turn[: self.limits.hunts]]
 
     def read(self, jobs: Sequence[bytes]) -> dict[bytes, Job]:
-        """Jobs in as few requests as there can be; nothing where that fails: each is asked for by itself then."""
+        """Jobs in as few requests as possible. Empty if that fails: then each job is read by itself."""
         try:
             return dict(zip(jobs, self.game.jobs(jobs), strict=True))
-        except Exception:  # what an endpoint shows can raise anything
+        except Exception:  # data of an endpoint can raise anything
             return {}
 
     def seat(self, job: bytes) -> Auditor:
@@ -172,15 +172,15 @@ class AuditorService:
         return self.auditors[job]
 
     def attempt(self, job: bytes, duty: Callable[[], Any]) -> bool:
-        """Do it; what goes wrong is a problem of this job."""
+        """Do the duty; an error is recorded for this job."""
         try:
             return bool(duty())
-        except Exception as problem:  # what an endpoint shows can raise anything
+        except Exception as problem:  # data of an endpoint can raise anything
             self.problems.setdefault(job, problem)
             return False
 
     def tell(self) -> None:
-        """Report the round's problems; such a job is left out until it is tried again."""
+        """Report the problems of the round; a job with a problem is skipped until its next try."""
         hunted = self.named.hunted
         self.stuck |= {job: hunted[job].run_root for job in self.problems if job in hunted}
         for job in self.auditors:
@@ -190,8 +190,8 @@ class AuditorService:
                         raise self.problems[job]
 
     def play(self, views: dict[bytes, ClaimView], ready: dict[bytes, ClaimView]) -> bool:
-        """Own moves by their deadlines; then new claims, the one whose time to challenge ends first; then what no clock
-        waits for. A claim whose time ends before the first of those deadlines is first."""
+        """Do one duty: own moves by deadline; then new claims by the end of their challenge window; then duties without
+        a clock. A claim whose window ends before the first move's deadline comes before the moves."""
         duties: list[tuple[tuple[int, int], bytes, Callable[[], bool]]] = []
         for job, view in ready.items():
             duties += [((0, due), job, move) for due, move in self.auditors[job].moves(view)]
@@ -203,8 +203,8 @@ class AuditorService:
         return any(self.attempt(job, duty) for _, job, duty in sorted(duties, key=lambda duty: duty[0]))
 
     def compares(self, job: bytes, view: ClaimView) -> bool:
-        """Is there a claim, and a run to compare it with? Once there is one it stays: what was decided on it may be
-        under way."""
+        """Is there a claim, and a run to compare it with? The run of a claim never changes: a dispute based on it may
+        be pending."""
         state, auditor = view.job, self.auditors[job]
         if state.phase not in CLAIMS:
             return False
@@ -224,15 +224,16 @@ class AuditorService:
         return self.auditors[job].open(view)
 
     def report(self, job: bytes, view: ClaimView) -> None:
-        """Once for each claim; also where it is too late to dispute it."""
+        """Report the comparison, once for each claim, also if it is too late for a dispute."""
         agrees, root = self.auditors[job].agrees(view), self.computation.run_root.hex()
-        late = "; the claim is final, it can be disputed no more" if view.job.phase in STANDING else ""
+        late = "; the claim is final and can no longer be disputed" if view.job.phase in STANDING else ""
         text = f"job {job.hex()[:16]}: {'MATCH' if agrees else 'NO MATCH'}, own root {root[:16]}{late}"
         self.reporter.emit("audited", text, job=job.hex(), agrees=agrees, run_root=root)
         self.reported[job] = view.job.run_root, agrees
 
     def prepare(self, views: dict[bytes, ClaimView], ready: dict[bytes, ClaimView]) -> bool:
-        """A part of what a claim has to be compared with; of what one may need, only while no own dispute is open."""
+        """Compute a part of the run for a comparison. For a claim that may come later, only while no own dispute is
+        open."""
         engaged = bool(self.staking.at_risk)
         waits = any(view.job.phase in CLAIMS and job not in ready for job, view in views.items())
         unclaimed = not engaged and any(view.job.phase in UNCLAIMED for view in views.values())
@@ -252,8 +253,8 @@ class AuditorService:
         return ended and bool(over or hunted)
 
     def final(self, jobs: Sequence[bytes]) -> bool:
-        """Have they ended, as a final state shows? Not as long as it cannot be read."""
-        with suppress(Exception):  # what an endpoint shows can raise anything
+        """Have the jobs ended in a final state? False as long as that state cannot be read."""
+        with suppress(Exception):  # data of an endpoint can raise anything
             found, _ = final_jobs(self.game, jobs)
             return found is not None and all(job.phase in OVER for job in found)
         return False

@@ -1,7 +1,8 @@
-"""A bonus for a trained state that counts enough on a test set: what payer, trainer and strangers do (docs/bonus.md).
+"""A bonus for a trained state with a high enough total on a test set: the calls of payer, trainer and other accounts
+(docs/bonus.md).
 
-In: bundles, runs, an escrow. Out: the order of the evaluation, checked against what was promised; the proof that the
-escrow takes.
+In: bundles, runs, an escrow. Out: the order of the evaluation, checked against the promised one; the proof for the
+escrow.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from vgame.runs.logged_store import LoggedStore
 from vgame.runs.pace import measure
 from vgame.tasks.task import TOTALS, Task
 
-INSIDE = "model."  # the trained model is this part of what an evaluation runs
-HALF = 2  # the owner of a dismissed dispute pays half of its bond to the trainer
+INSIDE = "model."  # name of the trained model inside the module that an evaluation runs
+HALF = 2  # the auditor of a dismissed dispute pays half of its bond to the trainer
 
 
 def integer_totals(task: Task) -> list[str]:
@@ -46,8 +47,8 @@ def integer_totals(task: Task) -> list[str]:
 
 
 def counting(task: Task, total: str) -> Task:
-    """The task, whose evaluation adds up this integer alone: a float beside it that stops being finite would end the
-    evaluation, and a payer could plant it."""
+    """The task with an evaluation that adds up this integer only. A second total that is a float could become
+    infinite and end the evaluation, and a payer could arrange that."""
     if total not in (known := integer_totals(task)):
         raise ProgramError(
             f"total = {total!r}: an integer total of the evaluation is expected, one of {', '.join(known) or 'none'}; "
@@ -58,10 +59,10 @@ def counting(task: Task, total: str) -> Task:
 
 
 def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int, validate: float | None = 0) -> Bundle:
-    """The evaluation of a training that has not begun: everything but the initial state is that of the real one.
+    """The evaluation of a training that has not begun. Only its initial state differs from the later evaluation.
     `validate`: as for `vgame.prepare`.
 
-    Its clocks are the training's, its trainer works for the bonus alone, with twice of it at stake at least.
+    It has the clocks of the training. Its trainer is paid only by the bonus, and its bond is at least twice the bonus.
     """
     old = training.terms
     bond = max(old.trainer_bond, 2 * amount)
@@ -73,30 +74,30 @@ def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int, 
 
 
 def layout_of(training: Bundle, evaluation: Bundle) -> list[bytes]:
-    """What the evaluation's initial state is made of: tensors of the training's final state, and others as they are in
-    the bundle."""
+    """The sources of the evaluation's initial state: tensors of the training's final state, or tensors in the
+    bundle."""
     places = {label.name: i for i, label in enumerate(training.program.labels.state)}
     entries = []
     for label, tensor in zip(evaluation.program.labels.state, evaluation.state, strict=True):
         name = label.name.removeprefix(INSIDE)
         if label.name.startswith(INSIDE) and name not in places:
             raise ProgramError(
-                f"the evaluation reads {name}, which no state of the training holds; measure the model that is trained"
+                f"the evaluation reads {name}, which is not in the state of the training; measure the trained model"
             )
         entries.append(entry_of(places[name]) if label.name.startswith(INSIDE) else tensor_root(tensor))
     return entries
 
 
 def place_of(evaluation: Bundle) -> tuple[int, int]:
-    """Which state tensors hold the total and its size."""
+    """Indices of the state tensors that hold the total and its size."""
     names = [label.name for label in evaluation.program.labels.state]
     size = next(name for name in names if name.startswith(f"{SIZES}."))
     return names.index(f"{TOTALS}.{size.removeprefix(f'{SIZES}.')}"), names.index(size)
 
 
 def needed_window(evaluation: Bundle, amount: int) -> int:
-    """Seconds in which an evaluation becomes final, also if the payer disputes it. A longer delay takes so many lost
-    disputes that the trainer's half of their bonds is as much as the bonus."""
+    """Seconds until an evaluation is final, also if the payer disputes it. For a longer delay the payer must lose so
+    many disputes that the trainer's half of their bonds is at least the bonus."""
     terms, moves = evaluation.terms, count_moves(evaluation)
     crowd = -(-HALF * amount // terms.auditor_bond)
     dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd
@@ -107,8 +108,8 @@ def promise(
     escrow: EscrowContract, job: bytes, training: Bundle, task: Task, total: str, least: int, amount: int,
     window: int | None = None, nonce: int = 0, validate: float | None = None,
 ) -> bytes:  # fmt: skip
-    """As a payer: `amount` wei for the trainer of a job if the total comes to `least` at least. ValidationError where
-    the evaluation's program is not what the task measures."""
+    """As a payer: promise `amount` wei to the trainer of a job if the total is at least `least`. ValidationError if the
+    evaluation's program does not compute the task's measure."""
     if not 0 < amount < 2**128:
         raise VgameError(f"amount = {amount} wei: more than 0 is expected")
     _check_mark(least)
@@ -120,8 +121,8 @@ def promise(
 
 
 def _warn_of_delivery(training: Bundle) -> None:
-    """Without delivery a training is final though nobody but its trainer has the state: an auditor of the evaluation
-    would have to train it again."""
+    """Warn if the training has no delivery. Such a training can be final while only its trainer has the state, and an
+    auditor of the evaluation would have to repeat the training."""
     if not training.terms.confirm_window:
         warnings.warn(
             "the training's order has no delivery, so the trained state need not be public when the bonus's window "
@@ -137,13 +138,13 @@ def _check_mark(least: int) -> None:
 
 
 def _template(evaluation: Bundle) -> JobSpec:
-    """The order without initial root and trainer."""
+    """The order of an evaluation, without initial root and trainer."""
     return replace(JobSpec(**evaluation.order), initial_root=bytes(32), trainer=NOBODY)
 
 
 def check(promised: Promised, training: Bundle, task: Task) -> None:
-    """As a trainer, before the work: Abstain unless the bonus is what the task measures, its window can be kept, and an
-    auditor on this device would dispute a false evaluation."""
+    """As a trainer, before the work: Abstain unless the bonus is for the task's measure, its window is long enough,
+    and an auditor on this device would dispute a false evaluation."""
     _warn_of_delivery(training)
     _, own = _measured(promised, training, task)
     _check_disputes(promised, own)
@@ -151,8 +152,7 @@ def check(promised: Promised, training: Bundle, task: Task) -> None:
 
 
 def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bundle]:
-    """The total that the bonus is for, and its evaluation before the training; Abstain where the task measures
-    something else."""
+    """The total of the bonus, and its evaluation before the training; Abstain if the task measures something else."""
     found: list[list[str]] = []
     for total in integer_totals(task):
         own = untrained_evaluation(task, total, training, promised.amount)
@@ -160,8 +160,8 @@ def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bu
         found.append(_differences(promised, training, own))
         if not found[-1]:
             return total, own
-    what = ", ".join(min(found, key=len)) if found else "it counts no integers, total"
-    raise Abstain(f"bonus {promised.id.hex()[:16]} is not for what the task measures: {what} differ")
+    what = ", ".join(min(found, key=len)) if found else "total (the task counts no integer)"
+    raise Abstain(f"bonus {promised.id.hex()[:16]} is not for the measure of this task: {what} differ")
 
 
 def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]:
@@ -172,13 +172,13 @@ def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]
 
 
 def _check_disputes(promised: Promised, own: Bundle) -> None:
-    """A false evaluation has to be disputed, by this trainer if by no other auditor: the payer has its money back where
-    none is true."""
+    """Abstain unless this device can dispute a false evaluation. If no other auditor does, this trainer must: the payer
+    gets its money back if there is no true evaluation."""
     pace = measure(own, Executor(own.program, own.data, own.scalars, own.seed, own.mode))
     why = why_not_staked(own, JobSpec(**own.order), pace, Limits())
     least = count_moves(own).auditor * INCLUSION + own.terms.slot
     if not why and own.terms.challenge_window < least:
-        why = f"challenge_window is {own.terms.challenge_window}, {least} is needed"
+        why = f"challenge_window is {own.terms.challenge_window}, at least {least} is needed"
     if why:
         raise Abstain(f"bonus {promised.id.hex()[:16]}: an auditor would not dispute a false evaluation: {why}")
 
@@ -186,8 +186,8 @@ def _check_disputes(promised: Promised, own: Bundle) -> None:
 def _check_window(promised: Promised, own: Bundle) -> None:
     if (least := needed_window(own, promised.amount)) > promised.terms.window:
         raise Abstain(
-            f"bonus {promised.id.hex()[:16]}: its window of {promised.terms.window} s is too short, for {least} s "
-            "an evaluation can be delayed cheaply; ask for a longer one"
+            f"bonus {promised.id.hex()[:16]}: its window of {promised.terms.window} s is too short, {least} s are "
+            "needed: so long an evaluation can be delayed cheaply; ask the payer for a longer window"
         )
 
 
@@ -195,16 +195,16 @@ def _terms(spec: JobSpec) -> Terms:
     try:
         return Terms(**{name: getattr(spec, name) for name in Terms.model_fields})
     except ValueError as error:
-        raise Abstain(f"the terms of the evaluation are none that the game takes: {error}") from None
+        raise Abstain(f"the game does not accept the terms of the evaluation: {error}") from None
 
 
 def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
-    """Who has accepted the training, as a final state and its event show; NotYet as long as one of them does not."""
+    """The account that has accepted the training, from a final state and the event; NotYet until both show it."""
     found, _ = final_jobs(escrow.game, [promised.terms.training])
     if not found or found[0].trainer == NOBODY:
         raise NotYet(
-            f"no final block shows who has accepted the training of bonus {promised.id.hex()[:16]}, and its evaluation "
-            "names that account: prepare the evaluation later"
+            f"no final block shows the trainer of the training of bonus {promised.id.hex()[:16]}, and its evaluation "
+            "must name that account: prepare the evaluation later"
         )
     trainer = found[0].trainer
     theirs = lambda event: event.args["trainer"] == trainer or None  # noqa: E731
@@ -215,22 +215,20 @@ def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
 def evaluation_bundle(
     escrow: EscrowContract, promised: Promised, run: Run | Path | str, task: Task, validate: float | None = None
 ) -> Bundle:
-    """With the trained run at hand: the evaluation that the bonus asks for, to be ordered in the game; the training's
-    trainer alone can accept it. ValidationError where its program is not what the task measures."""
+    """The evaluation of a trained run that the bonus requires, to be ordered in the game. Only the trainer of the
+    training can accept it. ValidationError if its program does not compute the task's measure."""
     run = run if isinstance(run, Run) else Run.open(run)
     total, _ = _measured(promised, run.bundle, task)
     terms = _terms(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
     bundle = prepare(job, validate=validate)
     if astuple(_template(bundle)) != astuple(promised.evaluation):
-        raise Abstain(
-            "the evaluation of this run is not the promised one; give the run of the job that the bonus is for"
-        )
+        raise Abstain("the evaluation of this run is not the promised one; give the run of the bonus's training job")
     return bundle
 
 
 def proof_of(promised: Promised, job: bytes, run: Run | Path | str, evaluation: Run | Path | str) -> BonusProof:
-    """What the escrow takes, from both runs; `job`: the final evaluation job. StoreError where a run has not ended."""
+    """The proof for the escrow, from both runs; `job`: the final evaluation job. StoreError if a run has not ended."""
     run, measured = (r if isinstance(r, Run) else Run.open(r) for r in (run, evaluation))
     evaluated(measured)
     trained, after = (_final_tensors(r) for r in (run, measured))
@@ -249,7 +247,7 @@ def _final_tensors(run: Run) -> list[torch.Tensor]:
 
 
 def _final_path(run: Run) -> list[bytes]:
-    """From the final state to the run root, the root of its log first in mode `logged`."""
+    """Path from the final state to the run root; in mode `logged` the root of its log comes first."""
     store, count = run._store, len(run._store.roots)
     logs = store.log_roots[:count] if isinstance(store, LoggedStore) else None
     path = run_tree(store.roots, count, logs).path(0, count - 1)
@@ -259,7 +257,8 @@ def _final_path(run: Run) -> list[bytes]:
 def pay(
     escrow: EscrowContract, identity: bytes, job: bytes, run: Run | Path | str, evaluation: Run | Path | str
 ) -> int:
-    """Show that the mark is reached; what the trainer is paid, wei. Abstain where the evaluation was claimed first."""
+    """Prove that the total is high enough; returns the wei paid to the trainer. Abstain if the evaluation was claimed
+    before the bonus's window began."""
     promised = escrow.promised(identity)
     _check_time(escrow, identity, job)
     escrow.send("pay", identity, astuple(proof_of(promised, job, run, evaluation)))
@@ -267,19 +266,20 @@ def pay(
 
 
 def _check_time(escrow: EscrowContract, identity: bytes, evaluation: bytes) -> None:
-    """Before the window begins no auditor need have the state that an evaluation starts from."""
+    """Abstain if the evaluation was claimed before the bonus's window began: auditors may not have had its initial
+    state then."""
     bonus, claimed = escrow.bonus(identity), escrow.game.job(evaluation).claimed_at
     if bonus is not None and claimed and (not bonus.since or claimed < bonus.since):
         began = f"began {local_time(bonus.since)}" if bonus.since else "has not begun (`vgame bonus close` begins it)"
         raise Abstain(
-            f"evaluation {evaluation.hex()[:16]} was claimed {local_time(claimed)}, the window of the bonus {began}: "
-            "it is worth no bonus, for no auditor could check it; order the evaluation once more"
+            f"evaluation {evaluation.hex()[:16]} was claimed {local_time(claimed)}, but the window of the bonus "
+            f"{began}: no bonus is paid for it, because no auditor could check it; order the evaluation again"
         )
 
 
 def close(escrow: EscrowContract, identity: bytes) -> str:
-    """What time has decided about a bonus: `paid`, `returned`, `started` (the window has begun now, or runs), `waiting`
-    for the training. Credits of the caller are withdrawn."""
+    """Take the steps of a bonus that are due. Returns `paid`, `returned`, `started` (the window began now, or runs) or
+    `waiting` (for the training). Credits of the caller are withdrawn."""
     outcome = _settled(escrow, identity)
     wallet = escrow.game.wallet
     assert wallet is not None

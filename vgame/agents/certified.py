@@ -1,4 +1,4 @@
-"""Is a file of weights what a final claim certifies? In: a file, a game and a job. Out: how many tensors, and the
+"""Does a final claim certify a file of weights? In: a file, a game and a job. Out: the number of tensors and the
 state's root."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from vgame.job.weights import check_weights
 
 
 def final_state(game: Game, job: bytes) -> bytes:
-    """Root of the state that a final claim ends with: the contract has checked that it is the run root's last
-    checkpoint."""
+    """Root of the final state of a final claim. The contract has checked that it is the last checkpoint below the run
+    root."""
     state, name = game.job(job), f"job {job.hex()[:16]}"
     if state.phase not in STANDING:
         raise VgameError(f"{name} is {state.phase.name.lower()}: only a final claim certifies weights")
@@ -30,7 +30,7 @@ def final_state(game: Game, job: bytes) -> bytes:
 
 
 def check_claim(weights: Path, rpc: str, address: str, job: bytes, folder: Path | None) -> tuple[int, bytes]:
-    """VgameError says what is not so."""
+    """Number of tensors and state root; raises VgameError naming the failed check."""
     game = open_reading(rpc, address)
     game.check_parts()
     bundle = None if folder is None else load_bundle(folder)

@@ -1,4 +1,4 @@
-"""What a client does on chain: an order posted, and closed."""
+"""A client's calls on chain: post an order, and close it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from vgame.job.bundle import Bundle, load_bundle
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
 
-ORDER_GAS = 360_000  # more than the limit of `createJob` (docs/gas.json)
+ORDER_GAS = 360_000  # above the limit of `createJob` (docs/gas.json)
 
 
 def off_chain(bundle: Bundle) -> str:
-    """Why the contract cannot decide this job's elements; empty if it can."""
+    """The reason why the contract cannot decide this job's elements; empty if it can."""
     if bundle.mode == "correct":
         return ""
     if bundle.log is None:
@@ -33,18 +33,18 @@ def off_chain(bundle: Bundle) -> str:
 
     if any(window < PROVEN for window in bundle.log.windows):
         return (
-            "with calibrated thresholds an honest trainer may lose, for replication is only likely; order [log] "
-            "thresholds = 'proven'"
+            "with calibrated thresholds an honest trainer may lose, because equal results are likely but not certain; "
+            "order [log] thresholds = 'proven'"
         )
     functions = {op.function for op in bundle.program.operators if isinstance(op, Map)} & set(ELEMENTARY)
     if bundle.log.bits < 32 and functions:
         names = ", ".join(sorted(function.name.lower() for function in functions))
-        return f"the contract has no {names} with {bundle.log.bits} bits; order [log] bits = 32"
+        return f"the contract cannot compute {names} with {bundle.log.bits} bits; order [log] bits = 32"
     return ""
 
 
 def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
-    """Order the bundle's job, under its name, and pay its reward; its identity."""
+    """Order the bundle's job, under its name, and pay its reward; returns the job's id."""
     assert game.wallet is not None
     if why := off_chain(bundle):
         raise VgameError(why)
@@ -52,7 +52,7 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
     job = game.job_id(spec, game.wallet.address, nonce)
     if game.job(job).phase is not Phase.NONE:
         raise ChainError(
-            f"this order stands already, it is job {job.hex()}; to order the same once more give another --nonce"
+            f"this order exists already, it is job {job.hex()}; to order the same job again give another --nonce"
         )
     _check_funds(game, spec)
     name = bundle.name.encode().ljust(32, b"\0")
@@ -61,7 +61,7 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
 
 
 def _check_funds(game: Game, spec: JobSpec) -> None:
-    """ChainError unless the account holds the reward and gas for what it may have to call."""
+    """ChainError unless the account holds the reward, and the gas for the calls that it may have to make."""
     assert game.wallet is not None
     base, tip = game.chain.fees()
     gas = ORDER_GAS + (CALL_GAS if spec.confirm_window else 0)
@@ -75,8 +75,8 @@ def _check_funds(game: Game, spec: JobSpec) -> None:
 
 
 def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
-    """End disputes in which a side is out of time, and the job if its time is over; withdraw what this account is owed:
-    the job's phase, and wei. ChainError if there is none of these."""
+    """End disputes in which a side is out of time, and the job if its time is over; withdraw the credits of this
+    account. Returns the job's phase and the wei withdrawn. ChainError if there was nothing to do."""
     assert game.wallet is not None
     ended = _end_expired(game, job) | _end_delivery(game, job)
     state = read_game(game, job)[0]
@@ -88,17 +88,17 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     if amount:
         game.send("withdraw", game.wallet.address)
     elif not (done or ended):
-        left = f" and cannot be ended yet ({max(clocks)} s are left at least)" if clocks else ""
+        left = f" and cannot be ended yet (at least {max(clocks)} s are left)" if clocks else ""
         raise ChainError(
             f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; "
-            "`vgame status` tells more"
+            "see `vgame status`"
         )
     return game.job(job).phase, amount
 
 
 def _end_expired(game: Game, job: bytes) -> bool:
-    """End each dispute in which a side is out of time. Was there one? One of the trainer's convicts it, and returns the
-    bonds of all others, so it is the only one then."""
+    """End each dispute in which a side is out of time; True if there was one. If the trainer is out of time in a
+    dispute, only that one is ended: it convicts the trainer, and returns the bonds of all other disputes."""
     assert game.wallet is not None
     if (state := game.job(job)).phase is not Phase.CLAIMED:
         return False
@@ -109,7 +109,7 @@ def _end_expired(game: Game, job: bytes) -> bool:
     over = lapsed(game.wallet.address, state, game.chain.now(), found)
     final, second = final_jobs(game, [job])
     claimed = final is not None and final[0].phase is Phase.CLAIMED
-    if not claimed or second <= final[0].since + state.spec.challenge_window:  # one false look burns no own bond
+    if not claimed or second <= final[0].since + state.spec.challenge_window:  # a false reply burns no bond
         over = [s.number for s in found if s.number in over and s.dispute.auditor != game.wallet.address]
     for first in range(0, len(over), BATCH):
         game.send("timeoutMany", job, over[first : first + BATCH])
@@ -117,8 +117,8 @@ def _end_expired(game: Game, job: bytes) -> bool:
 
 
 def _end_delivery(game: Game, job: bytes) -> bool:
-    """What time has decided about a delivery: no key, so the reward comes back; or no complaint, so it is paid. Was
-    there anything?"""
+    """End a delivery whose time is over: without a key the reward is refunded, without a complaint it is paid. True if
+    a transaction was sent."""
     if overdue := late_trainer(game, job):
         game.send(*overdue)
     elif game.job(job).phase is Phase.REVEALED and read_game(game, job)[0].seconds_left < 0:
@@ -129,7 +129,8 @@ def _end_delivery(game: Game, job: bytes) -> bool:
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> Callable[[], dict[str, str]]:
-    """Reads the own run root, hex, for every claimed job that orders the bundle; the own run must have ended."""
+    """A function that returns, for every claimed job with this bundle, the own run root in hex. The own run must have
+    ended."""
     from vgame.commit.trees import run_tree
 
     bundle = load_bundle(bundle_folder)
@@ -141,7 +142,7 @@ def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> Callable[[]
     store = LoggedStore(folder, bundle) if bundle.mode == "logged" else Store(folder, bundle)
     if store.divergence is None and store.step < bundle.steps:
         raise Abstain(
-            f"the run in {store_folder} is at step {store.step} of {bundle.steps}; look again when it has ended"
+            f"the run in {store_folder} is at step {store.step} of {bundle.steps}; try again when it has ended"
         )
     logs = store.log_roots if isinstance(store, LoggedStore) else None
     root = run_tree(store.roots, len(store.roots), logs).root.hex()

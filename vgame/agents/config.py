@@ -1,4 +1,4 @@
-"""What a role needs to begin: endpoint, game, bundle, store, device, and a key from the environment."""
+"""The configuration of a role: endpoint, game, bundle, store, device, and a key from the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSWORD_VARIABLE = "VGAME_PASSWORD"
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Where a role sits: endpoint, contract, bundle, store and device."""
+    """Endpoint, contract, bundle, store and device of a role."""
 
     rpc: str
     game: str
@@ -33,14 +33,14 @@ class AgentConfig:
     device: str = "default"
     keep: int = 1
     poll: float = 0.2
-    log: Path | None = None  # an auditor's: the trainer's run folder, in mode `logged`
-    published: tuple[str, ...] = ()  # an auditor's: the folder or the URLs of the trainer's run
+    log: Path | None = None  # for an auditor: the trainer's run folder, in mode `logged`
+    published: tuple[str, ...] = ()  # for an auditor: the folder or the URLs of the trainer's run
     workers: int = 1  # processes that execute parts of a run, or contested segments, at the same time
-    chain_id: int | None = None  # the chain that is signed for
+    chain_id: int | None = None  # the chain for which transactions are signed
 
 
 def wallet_from_environment(chain: Chain) -> Wallet:
-    """The key is never on a command line: it comes from VGAME_KEY, or from an encrypted keystore file."""
+    """The wallet with the key from VGAME_KEY or from an encrypted keystore file; never from the command line."""
     if path := os.environ.get(KEYSTORE_VARIABLE):
         return Wallet(chain, _from_keystore(Path(path)))
     key = os.environ.get(KEY_VARIABLE)
@@ -71,7 +71,7 @@ def _from_keystore(path: Path) -> bytes:
 
 
 def open_game(seat: AgentConfig, reporter: Reporter | None = None) -> Game:
-    """The contract at the seat, all its parts checked, with the wallet of the environment."""
+    """The configured contract, with all its parts checked, and the wallet from the environment."""
     chain = connect(seat.rpc, seat.chain_id)
     if reporter:
         chain.tell = lambda text: reporter.emit("waiting", text, message=text)

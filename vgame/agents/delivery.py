@@ -1,4 +1,4 @@
-"""Delivery as processes: a folder that is served, a state that is received into a file."""
+"""Delivery as processes: serve the encrypted folder, and receive the state into a file."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ BLOCK = 2**20
 
 
 def delivered_folder(store: Path, job: bytes) -> Path:
-    """Where a trainer's store keeps what a job delivers, and its key."""
+    """The folder in a trainer's store with the encrypted state of a job, and its key."""
     return store / "delivery" / job.hex()[:16]
 
 
 def seller_of(bundle: Bundle, history: History, store: Path, job: bytes) -> Seller:
-    """The trainer's side, for a run that is computed by the time of the claim."""
+    """The trainer's side of the delivery; the run must be computed before the claim."""
     from vgame.commit.tensor import tensor_bytes
     from vgame.delivery.seller import Seller
 
@@ -41,10 +41,10 @@ def seller_of(bundle: Bundle, history: History, store: Path, job: bytes) -> Sell
 
 
 class RangeHandler(BaseHTTPRequestHandler):
-    """The files of a folder, by ranges; nothing else of the file system."""
+    """Serves byte ranges of the files of a folder, and nothing else of the file system."""
 
     folder: Path
-    timeout = 60  # seconds that a client may keep a thread waiting
+    timeout = 60  # maximum seconds that a client may block a thread
 
     def do_GET(self) -> None:
         name, asked = self.path.strip("/"), RANGE.fullmatch(self.headers.get("Range", ""))
@@ -66,19 +66,19 @@ class RangeHandler(BaseHTTPRequestHandler):
                 left -= len(data)
 
     def log_message(self, *_: object) -> None:
-        """A client's requests are no news."""
+        """Requests are not logged."""
 
 
 def folder_server(folder: Path, host: str, port: int) -> ThreadingHTTPServer:
-    """A server of a sealed folder; DeliveryError where there is none."""
+    """A server of a folder with an encrypted state; DeliveryError if it has none."""
     if not (folder / "offer.json").is_file():
-        raise DeliveryError(f"{folder} holds no sealed state; `vgame trainer` seals it when it claims")
+        raise DeliveryError(f"{folder} holds no encrypted state; `vgame trainer` writes it when it claims")
     return ThreadingHTTPServer((host, port), type("FolderHandler", (RangeHandler,), {"folder": folder}))
 
 
 def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporter: Reporter, poll: float = 0.2) -> None:
-    """Fetch, confirm, wait for the key, decipher; write a file that the module loads. Start it again: it goes on.
-    Undelivered where the job has ended without its state."""
+    """Fetch, confirm, wait for the key, decrypt, and write a file that the module can load. Resumable. Raises
+    Undelivered if the job has ended without its state."""
     from vgame.delivery.buyer import Buyer
     from vgame.delivery.fetch import Source
 
@@ -97,7 +97,7 @@ def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporte
             if buyer.ready():
                 write_state(bundle, buyer, out)
                 break
-            if not waits:  # said once, however long it takes
+            if not waits:  # reported once
                 reporter.stage("waits for the key")
             waits = True
             game.chain.pause(QUIET * poll, QUIET_ROUND)
@@ -105,19 +105,19 @@ def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporte
 
 
 def source_record(bundle: Bundle, tensor: int) -> tuple[bytes, bytes, list[bytes]]:
-    """What a `request` shows of the program: how large the tensor is."""
+    """The part of the program in a `request`, which proves the size of the tensor: header, record and path."""
     program = bundle.program
     return program.header, program.source_records[tensor], program.source_tree.path(0, tensor)
 
 
 def write_state(bundle: Bundle, buyer: Buyer, out: Path) -> None:
-    """A safetensors file with the module's own keys; its types are those of the module."""
+    """Write a safetensors file with the keys and types of the module."""
     from vgame.delivery.received import StateFile
 
     roots = [buyer.sealed.tree.tensor_root(t) for t in range(len(bundle.program.sources))]
     try:
         with StateFile(out, bundle, roots) as file:
             buyer.receive(file.write)
-    except OSError:  # a full disk keeps no complaint
+    except OSError:  # verify the rest without a file: a full disk must not prevent a complaint
         buyer.receive(lambda piece, leaves: None)
         raise

@@ -1,7 +1,7 @@
-"""What each role of a job owes after one block, and why: from the contract's state alone.
+"""The duties of each role of a job after one block, with reasons, from the contract's state alone.
 
-In: a job on chain, a role, an account. Out: duties with their last seconds. What a role computes or has fetched is not
-known here, so a duty that depends on it says so.
+In: a job on chain, a role, an account. Out: duties with their deadlines. The results and the fetched data of a role are
+not known here; a duty that depends on them mentions it in its reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vgame.errors import ChainError
 from vgame.job.terms import INCLUSION
 from vgame.system.progress import Reporter
 
-#: The call that a trainer owes at the node of a level, and where nothing is below it.
+#: The trainer's next call, by level of the contested node, and whether the node is a leaf (height 0).
 TRAINERS = {
     (Level.RUN, False): "reveal",
     (Level.RUN, True): "postSegment",
@@ -29,7 +29,7 @@ TRAINERS = {
     (Level.ELEMENT, True): "prove",
     (Level.PARTIAL, True): "prove",
 }
-#: The same for an auditor; elsewhere `select`, which stands for `selectState` and `selectOperator` too.
+#: The same for an auditor; in all other cases `select`, which here includes `selectState` and `selectOperator`.
 AUDITORS = {(Level.TENSOR, True): "selectElement", (Level.ELEMENT, True): "selectPartial"}
 
 
@@ -48,7 +48,7 @@ class Record:
 
     @property
     def since(self) -> int:
-        """When the job was ordered, accepted, claimed or convicted, whichever was last."""
+        """The second of the last of: order, acceptance, claim, conviction."""
         return self.convicted_at or self.job.since
 
     def over(self, window: int) -> bool:
@@ -56,7 +56,7 @@ class Record:
 
 
 def read(game: Game, job: bytes) -> Record:
-    """ChainError where there is no such job."""
+    """The job with its disputes and its delivery; ChainError if there is no such job."""
     with game.chain.pinned():
         s = read_delivery(game, job)
         if s.job.phase is Phase.NONE:
@@ -66,7 +66,7 @@ def read(game: Game, job: bytes) -> Record:
 
 
 def trainer(r: Record, account: str | None) -> list[Duty]:
-    """Of who accepts the job, or has accepted it."""
+    """Duties of the account that can accept the job, or has accepted it."""
     job, spec = r.job, r.job.spec
     named = spec.trainer if job.phase is Phase.CREATED else job.trainer
     if account is not None and named not in (NOBODY, account):
@@ -110,7 +110,7 @@ def _finish(r: Record) -> list[Duty]:
 
 
 def auditor(r: Record, account: str | None) -> list[Duty]:
-    """Of who compares the claim with a run of its own."""
+    """Duties of an account that compares the claim with its own run."""
     job, window = r.job, r.job.spec.challenge_window
     own = [s for s in r.standings if account in (None, s.dispute.auditor)]
     found: list[Duty] = []
@@ -123,7 +123,7 @@ def auditor(r: Record, account: str | None) -> list[Duty]:
             if s.turn is Turn.AUDITOR:
                 found.append(Duty(_move(s), True, at, s.deadline, s.opened_at))
             if s.turn is Turn.TRAINER and _move(s) == "prove":
-                found.append(Duty("prove", True, f"{at}: whoever shows the operands has it computed", s.deadline))
+                found.append(Duty("prove", True, f"{at}: either side can show the operands", s.deadline))
             if s.turn is Turn.TRAINER_EXPIRED:
                 found.append(Duty("timeout", True, f"{at}: the trainer is out of time"))
     if job.phase is Phase.CONVICTED:
@@ -132,14 +132,20 @@ def auditor(r: Record, account: str | None) -> list[Duty]:
 
 
 def client(r: Record, account: str | None) -> list[Duty]:
-    """Of who has ordered the job."""
+    """Duties of the account that has ordered the job."""
     job, spec = r.job, r.job.spec
     if account is not None and account != job.client:
         return []
     windows = {Phase.CREATED: spec.accept_window, Phase.ACCEPTED: spec.claim_window}
     if job.phase in windows:
         end = job.since + windows[job.phase]
-        return [Duty("expire", r.over(windows[job.phase]), f"nothing has come by {local_time(end)}")]
+        return [
+            Duty(
+                "expire",
+                r.over(windows[job.phase]),
+                f"if the job is still {job.phase.name.lower()} after {local_time(end)}",
+            )
+        ]
     if job.phase not in IN_DELIVERY:
         return []
     late = overdue(r.s)
@@ -160,7 +166,7 @@ ROLES: dict[str, Callable[[Record, str | None], list[Duty]]] = {
 
 
 def explain(game: Game, job: bytes, roles: list[str], account: str | None, reporter: Reporter) -> None:
-    """Say what the roles of a job would send now, and why."""
+    """Report the calls that the roles of a job would send now, and the reasons."""
     r = read(game, job)
     job_now = {"job": job.hex(), "block": r.s.number, "now": r.s.now, "phase": r.job.phase.name.lower()}
     at, since = local_time(r.s.now), local_time(r.since)
@@ -171,15 +177,15 @@ def explain(game: Game, job: bytes, roles: list[str], account: str | None, repor
         for duty in duties:
             by = "" if duty.by is None else f" by {local_time(duty.by)}, left: {countdown(duty.by - r.s.now)}"
             text = f"{role}: {'sends' if duty.due else 'does not send yet:'} {duty.call}{by} ({duty.why})"
-            told = {"role": role, "call": duty.call, "due": duty.due, "by": duty.by, "why": duty.why}
-            reporter.emit("duty", text, **told)
+            fields = {"role": role, "call": duty.call, "due": duty.due, "by": duty.by, "why": duty.why}
+            reporter.emit("duty", text, **fields)
         if not duties:
-            reporter.emit("duty", f"{role}: owes nothing", role=role, call=None, due=False, by=None, why="")
+            reporter.emit("duty", f"{role}: no duty", role=role, call=None, due=False, by=None, why="")
 
 
 def tell_deadline(game: Game, job: bytes, role: str, account: str, reporter: Reporter) -> None:
-    """Tell who listens how long the most pressing duty has, and how long it takes at worst: one inclusion, and the
-    order's slot for a move."""
+    """Report to the listeners the seconds left for the most urgent duty, and its worst duration: one inclusion plus
+    the order's slot for a move."""
     if not reporter.listeners:
         return
     r = read(game, job)

@@ -1,10 +1,10 @@
-"""An auditor's own run, made from the states that the trainer publishes, as far as several workers find them right.
+"""An auditor's own run, built from the states that the trainer publishes, after workers have checked them.
 
-In: the auditor's own bundle; the folder or the URLs of the trainer's run. Out: the own run. What the trainer has not
-published yet, or what cannot be used of it, is computed here meanwhile, so publishing can only save time. Where the
-trainer's root is found wrong, the own run ends with the right one: a dispute needs the own nodes on the path to the
-first difference, and that all left of it is equal; what lies right of it may be anything (docs/promises.md). So it
-speaks about that claim only; about any other a whole run does.
+In: the auditor's own bundle; the folder or the URLs of the trainer's run. Out: the own run. Checkpoints that are not
+published yet, or cannot be used, are computed here in the meantime, so publishing can only save time. At the first
+wrong root of the trainer, the own run ends with the right root. That is sufficient for a dispute: it needs the own
+nodes on the path to the first difference, and equal nodes left of it; the nodes right of it do not matter
+(docs/promises.md). Such a run can be compared with that claim only; other claims need a whole run.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ from vgame.runs.worker import MOST_TIMEOUT
 from vgame.system.files import write_atomic
 from vgame.system.progress import NullProgress, Reporter
 
-VISIT = 5.0  # seconds between two visits to what is published
-AWAY = 60.0  # after one that failed, and where a whole run is made
-LEAST = 30.0  # seconds that a visit may take in any case
-THEIRS = "theirs.bin"  # in the own run's folder: the trainer's roots, once one was found wrong; it only grows
+VISIT = 5.0  # seconds between two visits to the published run
+AWAY = 60.0  # seconds after a failed visit, and between visits while a whole run is computed
+LEAST = 30.0  # seconds that every visit may take
+THEIRS = "theirs.bin"  # in the own run's folder: the trainer's roots, once one was found wrong; append-only
 
 
 class Late(Cancelled):
-    """A visit has taken as long as it may."""
+    """A visit has reached its time limit."""
 
 
 class Until(NullProgress):
-    """Ends what reports to it at a time (of time.monotonic)."""
+    """A reporter that raises Late in a check at a time (of time.monotonic)."""
 
     def __init__(self, reporter: Reporter, end: float) -> None:
         self.stage, self.reporter, self.end = reporter.stage, reporter, end
 
     def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
         if time.monotonic() > self.end:
-            raise Late("checking it took longer than it may")
+            raise Late("the check has reached its time limit")
         self.reporter.progress(what, done, total, detail)
 
 
 class FollowedRun(LocalRun):
-    """A run in mode `correct` that takes over what the trainer has published.
+    """A run in mode `correct` that adopts the checkpoints that the trainer has published.
 
-    INVARIANT: `_spent` is what visits took, less what computing the checkpoints that they gave would have taken. A
-    visit begins only while `_spent` is at most `_computed`, the time of own computing, and ends soon after it is more
+    INVARIANT: `_spent` is the time of all visits, minus the time to compute the checkpoints that they gave. A visit
+    begins only while `_spent` is at most `_computed`, the time of own computing, and ends soon after it is more
     (docs/promises.md, section 2).
 
-    INVARIANT: what a claim was compared with stays, for `theirs` only grows: a dispute may be open for longer than a
-    process lives, and what is published may change at any time.
+    INVARIANT: the data that a claim was compared with stay, because `theirs` is append-only: a dispute may outlive a
+    process, and the published run may change at any time.
     """
 
     def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter) -> None:
@@ -77,18 +77,18 @@ class FollowedRun(LocalRun):
             )
         self.seat, self.kind, self._next = seat, kind, 0.0
         self._computed, self._spent = 0.0, 0.0  # seconds
-        self._told = (0, b""), b""  # the last answer of `_claims`
+        self._last_claim = (0, b""), b""  # the last result of `_claims`
         path = self.store.folder / THEIRS
         data = path.read_bytes() if path.exists() else b""
         self.theirs = [data[i : i + ROOT_BYTES] for i in range(0, len(data), ROOT_BYTES)]
 
     @property
     def has_mismatch(self) -> bool:
-        """Is a checkpoint of the trainer's known to be wrong?"""
+        """Is a checkpoint of the trainer known to be wrong?"""
         return differs(self.theirs, self.store.roots)
 
     def run(self, hurry: Callable[[], str] = lambda: "") -> None:
-        """To the end, or to the first checkpoint that the trainer has wrong."""
+        """Compute or adopt checkpoints, to the end or to the first wrong checkpoint of the trainer."""
         self.retry.hurry = hurry
         while not (self.store.done or self.has_mismatch):
             if not self._follow():
@@ -102,11 +102,11 @@ class FollowedRun(LocalRun):
             f"the published run is wrong from checkpoint {at + 1} on: its state root is {theirs[:16]}, not {mine[:16]}"
         )
         self.reporter.emit("computed", text, root=mine, step=self.store.step, stop=None, seconds=0.0)
-        with suppress(VgameError, OSError):  # a dispute of the published claim does not need it
-            _ = self._whole  # opened now, and not while a clock runs
+        with suppress(VgameError, OSError):  # not needed for a dispute of the published claim
+            _ = self._whole  # opened now, so that it need not be opened while a clock runs
 
     def _compute(self, run: LocalRun) -> None:
-        """An interval."""
+        """Compute the next interval of a run."""
         begin = time.monotonic()
 
         def progress(step: int, loss: float) -> None:
@@ -117,13 +117,14 @@ class FollowedRun(LocalRun):
 
     @cached_property
     def _interval(self) -> float:
-        """Seconds of an interval at the pace that was measured: the first one compiles, and may be the only own one."""
+        """Seconds of an interval at the measured pace. Own intervals are not timed for this: the first one compiles,
+        and may be the only one."""
         return max(1e-4, self.pace.step * self.bundle.interval)
 
-    # ---- what is published ----
+    # ---- the published run ----
 
     def _open(self, until: float) -> Store:
-        """The trainer's run, of the own bundle: what lies beside it there as its job is not read."""
+        """The trainer's run, read with the own bundle; the job files in its folder are not read."""
         places = self.seat.published
         if is_url(places[0]):
             store = open_published(places, self.bundle, until)
@@ -134,8 +135,8 @@ class FollowedRun(LocalRun):
         return store
 
     def _follow(self) -> bool:
-        """Take over what is published beyond the own run; False if that is nothing, or cannot be used, for whatever
-        reason: a stranger wrote it."""
+        """Adopt the checkpoints published beyond the own run. False if there are none, or if they cannot be used;
+        every error counts, because the files are untrusted."""
         pace, begin, known, pause = self._interval, time.monotonic(), len(self.store.roots), VISIT
         may = max(LEAST, self._computed - self._spent)
         most = int(self.seat.workers * may / (2 * pace))  # checkpoints; half of the time is for fetching them
@@ -147,7 +148,7 @@ class FollowedRun(LocalRun):
             if isinstance(error, Cancelled) and not isinstance(error, Late):
                 raise
             pause = AWAY
-            text = f"what is published cannot be used, it is computed here meanwhile: {sentence(error)}"
+            text = f"the published run cannot be used and is computed here in the meantime: {sentence(error)}"
             self.reporter.emit("waiting", text, message=text)
         end, gained = time.monotonic(), len(self.store.roots) - known
         self._spent += end - begin - pace * gained
@@ -155,8 +156,8 @@ class FollowedRun(LocalRun):
         return self.has_mismatch or gained > 0
 
     def _take_over(self, theirs: Store, most: int, end: float) -> None:
-        """So many checkpoints, of which the first begins and the last ends with a state that is there: no more is
-        executed than these."""
+        """Adopt at most `most` checkpoints. The states at both ends must be published: only these intervals are
+        executed."""
         known = len(self.store.roots)
         if differs(theirs.roots, self.store.roots):
             self._record_mismatch(theirs.roots)
@@ -165,7 +166,7 @@ class FollowedRun(LocalRun):
         if last == known or (known and not theirs.keeps(known)):
             if last == len(theirs.roots):
                 return
-            raise StoreError(f"the state of checkpoint {known if last > known else known + 1} is not there yet")
+            raise StoreError(f"the state of checkpoint {known if last > known else known + 1} is not published yet")
         found = self._check(theirs, list(range(known + 1, last + 1)), end)
         if found and found["kept"]:  # nothing was executed in that part
             raise StoreError(f"the state of checkpoint {found['differs']} is not the committed one")
@@ -177,7 +178,8 @@ class FollowedRun(LocalRun):
                 self._record_mismatch(theirs.roots)
 
     def _check(self, theirs: Store, chosen: list[int], end: float) -> dict[str, Any] | None:
-        """The finding of the lowest checkpoint that differs; all before it were executed, unless it is `kept`."""
+        """The finding for the lowest checkpoint that differs. All checkpoints before it were executed, unless it is
+        `kept`."""
         listener = Until(self.reporter, end)
         if self.seat.workers > 1:
             timeout = min(max(1.0, end - time.monotonic()), MOST_TIMEOUT)
@@ -187,8 +189,8 @@ class FollowedRun(LocalRun):
         return asdict(found) if found.differs else None
 
     def _kept(self, theirs: Store, known: int, last: int) -> int:
-        """The last checkpoint in known + 1..last up to which all states are there that the own run keeps; `known` if
-        none is. What lies between two states is executed again while a clock runs."""
+        """The last checkpoint in known + 1..last up to which all states that the own run keeps are available; `known`
+        if there is none. Intervals between two kept states are executed again while a clock runs."""
         found = known
         for c in range(known + 1, last + 1):
             if theirs.keeps(c):
@@ -198,10 +200,10 @@ class FollowedRun(LocalRun):
         return found
 
     def _record_mismatch(self, roots: Sequence[bytes]) -> None:
-        """Keep what the trainer has committed, also for after a restart: the own run speaks about that alone.
-        StoreError where it is another run than the one that was found wrong."""
+        """Save the trainer's roots, also for after a restart: the own run can be compared with these only. StoreError
+        if they belong to another run than the one that was found wrong."""
         if list(roots[: len(self.theirs)]) != self.theirs:
-            raise StoreError("another run is published than the one that was found wrong")
+            raise StoreError("the published run is not the one that was found wrong")
         if len(roots) > len(self.theirs):
             write_atomic(self.store.folder / THEIRS, b"".join(roots))
             self.theirs = list(roots)
@@ -209,8 +211,8 @@ class FollowedRun(LocalRun):
     # ---- claims ----
 
     def history_of(self, claim: Job) -> History | None:
-        """What to compare a claim with: this run, where it is whole or the claim is the published run's; else a whole
-        one of its own, and None until it is there (`compute_ahead`)."""
+        """The run to compare a claim with: this run if it is whole, or if the claim is the published run's. Otherwise
+        the second, whole run; None until that is computed (`compute_ahead`)."""
         stop, count = claim.diverged_at, self.bundle.checkpoints
         count = (stop - 1) // self.bundle.interval if stop else count
         if not self.has_mismatch or self._claims(count) == claim.run_root:
@@ -218,20 +220,19 @@ class FollowedRun(LocalRun):
         return self._whole.history if self._whole.store.done else None
 
     def _claims(self, count: int) -> bytes:
-        """The run root of a claim of so many checkpoints of the published run; empty where it is not known, or not
-        known to be wrong."""
+        """The run root of a claim with `count` checkpoints of the published run; empty if it is not known, or not known
+        to be wrong."""
         theirs = self.theirs[:count]
         if len(theirs) < count or not differs(theirs, self.store.roots):
             return b""
-        if self._told[0] != (count, theirs[-1]):
-            self._told = (count, theirs[-1]), run_tree(theirs, count).root
-        return self._told[1]
+        if self._last_claim[0] != (count, theirs[-1]):
+            self._last_claim = (count, theirs[-1]), run_tree(theirs, count).root
+        return self._last_claim[1]
 
     def compute_ahead(self, engaged: bool, until: float) -> bool:
-        """Intervals of the whole run, one at least, until a time (of time.monotonic): the claim may be another one than
-        what was published, and its window may be short. Before that a short visit, once in a while, unless a clock may
-        run: more may have been published of the run of which a checkpoint is known to be wrong, and the claim be that
-        one."""
+        """Compute intervals of the whole run, at least one, until a time (of time.monotonic): the claim may differ from
+        the published run, and its window may be short. Before that, unless a clock may run, a short visit once in a
+        while: the wrong published run may have grown, and the claim may be of that run."""
         if not self.has_mismatch or self._whole.store.done:
             return False
         begin = time.monotonic()
@@ -247,16 +248,16 @@ class FollowedRun(LocalRun):
 
     @cached_property
     def _whole(self) -> LocalRun:
-        """A second run."""
+        """A second run, for claims that are not the published run's."""
         return LocalRun(replace(self.seat, store=self.seat.store / "whole"), self.kind, self.reporter)
 
     @cached_property
     def _right(self) -> int:
-        """The last checkpoint of this run that the whole one begins with."""
+        """The last checkpoint of this run that is copied into the whole run."""
         return self._kept(self.store, 0, len(self.store.roots))
 
     def _advance(self) -> None:
-        """The next state of the whole run: copied while this run has it, then computed."""
+        """Extend the whole run: copy the next states while this run has them, then compute."""
         whole = self._whole.store
         if (known := len(whole.roots)) < self._right:
             whole.adopt(self.store, min((known // whole.keep + 1) * whole.keep, self._right))

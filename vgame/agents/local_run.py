@@ -1,4 +1,4 @@
-"""A role's own run: computed ahead of the game, held in its store."""
+"""A role's own run: computed before the game, and kept in its store."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ if TYPE_CHECKING:
 
 
 class Falsifier(Protocol):
-    """Makes an honest computation a false one (vgame/attacks/cheat.py)."""
+    """Turns an honest computation into a false one (vgame/attacks/cheat.py)."""
 
     def falsify(self, store: Store, executor: Any, /) -> tuple[Store, Stepper, History]:
-        """What the run computes with and shows instead."""
+        """The store, the stepper and the history to use instead of the honest ones."""
 
     def falsify_log(self, executor: Any, /) -> None:
         """Mode `logged`: change the executor."""
 
 
 class LocalRun:
-    """One bundle on one device: its store and its history; in mode `logged` also the log that an auditor follows."""
+    """One bundle on one device, with its store and its history; in mode `logged` also the log that an auditor
+    follows."""
 
     published: PublishedLog | None = None
-    leader: Leader | None = None  # of several ranks that train together
+    leader: Leader | None = None  # the leader of several ranks that train together
 
     def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter, cheat: Falsifier | None = None) -> None:
         self.reporter, self.retry = reporter, Retry(reporter, seat.poll, bears=VgameError)
@@ -76,7 +77,7 @@ class LocalRun:
             self.store, self.stepper, self.history = cheat.falsify(self.store, executor)
 
     def _start_logged(self, seat: AgentConfig, kind: str, cheat: Falsifier | None) -> None:
-        """The trainer records its log in its run folder; an auditor follows a copy of it, in a run of its own."""
+        """The trainer records its log in its run folder; an auditor follows a copy of the log, in its own run."""
         from vgame.runs.logged_history import LoggedHistory
         from vgame.runs.logged_store import make_executor
 
@@ -94,7 +95,7 @@ class LocalRun:
         self.history = LoggedHistory(self.store, self.stepper, log)
 
     def _await_log(self, seat: AgentConfig, source: Path) -> PublishedLog:
-        """The log of the trainer's whole run, as it was committed; of each source a copy of its own."""
+        """The committed log of the trainer's whole run; each source has its own copy."""
         name = hashlib.sha256(f"{source.resolve()}".encode()).hexdigest()[:16]
         copy = seat.store / f"{self.bundle.identity.hex()[:16]}-log-{name}"
 
@@ -106,12 +107,13 @@ class LocalRun:
         return Retry(self.reporter, seat.poll).insist(whole)
 
     def lock(self) -> None:
-        """StoreError where another process computes this run: asked before a bond is put on it."""
+        """StoreError if another process computes this run; called before a bond is staked on it."""
         if not self.store.done:
             self.store.lock()
 
     def run(self, hurry: Callable[[], str] = lambda: "") -> None:
-        """Train or re-train to the end; a disk that takes nothing is waited for, while a clock may run (`hurry`)."""
+        """Train or re-train to the end. Failed writes to the disk are retried; `hurry` describes the clocks that run
+        meanwhile."""
         from vgame.runs.training import train
 
         bundle, begin = self.bundle, time.monotonic()
@@ -128,44 +130,44 @@ class LocalRun:
         if stop:
             name = bundle.program.operator_name(stop.operator)
             text = (
-                f"step {stop.step} is not finite: element {stop.element} of operator {name}; nothing after it is "
+                f"step {stop.step} is not finite: element {stop.element} of operator {name}; later steps are not "
                 "committed"
             )
         self.reporter.emit("computed", text, **fields)
 
     def history_of(self, claim: Job) -> History | None:
-        """What to compare a claim with; None where it is still computed."""
+        """The run to compare a claim with; None while it is being computed."""
         return self.history
 
     def compute_ahead(self, engaged: bool, until: float) -> bool:
-        """Compute a part of what a claim may ask for, until a time (of time.monotonic) or a little longer; False if
-        nothing is left. `engaged`: a clock of the auditor's may run."""
+        """Compute a part of the run that a claim may need, until a time (of time.monotonic) or a little longer. False
+        if nothing is left. `engaged`: a clock of the auditor may run."""
         return False
 
     @cached_property
     def pace(self) -> Pace:
-        """How fast this device is."""
+        """The measured pace of this device."""
         self.reporter.stage(f"measures a few steps of {operations(self.bundle.program):.1e} operations each")
         pace = measure(self.bundle, self.stepper, self.reporter)
         if isinstance(self.store, LoggedStore):
-            self.stepper.made.clear()  # what was measured is no step of the run
+            self.stepper.made.clear()  # the measured steps are not part of the run
         remember(self.store.folder / PACE, pace, self.kind)
         return pace
 
     @property
     def known_pace(self) -> Pace | None:
-        """The same, as an earlier process measured it."""
+        """The pace that an earlier process measured."""
         return remembered(self.store.folder / PACE, self.kind)
 
     def rehearse(self) -> None:
-        """Do a dispute's work once: who has too little memory for it ends before it stakes anything."""
+        """Do a dispute's work once, so that a device with too little memory fails before a stake."""
         self.reporter.stage("rehearses a dispute")
         self.history.rehearse()
         if isinstance(self.store, LoggedStore):
-            self.stepper.made.clear()  # what was rehearsed is no step of the run
+            self.stepper.made.clear()  # the rehearsed steps are not part of the run
 
     def refuse_bad_terms(self, gas_price: int) -> None:
-        """Abstain from an order on which an honest trainer could lose."""
+        """Abstain if an honest trainer could lose with the terms of the order."""
         if short := trainer_shortcomings(self.bundle, self.pace, gas_price):
             raise Abstain(
                 f"a step takes {self.pace.step:.2f} s here, {self.pace.worst:.2f} s at worst; {'; '.join(short)} "
@@ -174,13 +176,13 @@ class LocalRun:
 
     @property
     def run_root(self) -> bytes:
-        """Root over the checkpoints that were reached."""
+        """Root of the checkpoints that the run has reached."""
         from vgame.commit.trees import run_tree
 
         return run_tree(self.store.roots, len(self.store.roots), self.history.logs).root
 
     def log_mismatch(self, game: Game, job: bytes, claim: Job) -> str:
-        """Why the log that this run follows is not the claim's; empty if it is, or if there is none."""
+        """The reason why the log of this run is not the log of the claim; empty if it is, or if there is no log."""
         if self.published is None:
             return ""
         stopped = claim.diverged_at
@@ -189,7 +191,7 @@ class LocalRun:
 
 
 def hello(reporter: Reporter, role: str, device: str) -> None:
-    """Say which device this process is."""
+    """Report the role and the device of this process."""
     marks = fingerprint()
     reporter.emit(
         "hello",

@@ -1,7 +1,7 @@
 """The events of a role's game, one line each: `sent`, a transaction with gas, money and hash; `dispute` and `verdict`,
-where an own dispute begins and ends; `phase`, where a job or claim ends.
+the begin and the end of an own dispute; `phase`, the end of a job or claim.
 
-In: a game whose wallet sends, and the jobs and disputes that a player reads. Nothing here decides anything.
+In: a game whose wallet sends, and the jobs and disputes that a player reads. This module only reports.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from vgame.chain.records import CAUSES, Event, Job, Phase, Standing, Status
 from vgame.system.progress import Reporter
 
 ETHER = 10**18
-#: How a dispute ended, by its status.
+#: The end of a dispute, by its status.
 ENDS = {
     Status.DISMISSED: "the auditor was wrong and loses its bond",
     Status.LAPSED: "the auditor ran out of time and loses its bond",
     Status.WON: "the auditor was right",
-    Status.VOID: "over with the claim, the auditor has its bond back",
+    Status.VOID: "ended with the claim, the auditor has its bond back",
 }
 #: Phases that end a job or a claim.
-TOLD = {
+JOB_ENDS = {
     Phase.CONVICTED: "the trainer is convicted",
     Phase.FINAL: "the claim is final, the trainer is paid",
     Phase.UNDELIVERED: "the state was not delivered",
@@ -35,7 +35,7 @@ TOLD = {
 
 
 class News(Listener):
-    """Tells a reporter of every transaction of a game's wallet, and of what its players read when it has changed."""
+    """Reports every transaction of a game's wallet, and every change in the jobs and disputes that its players read."""
 
     def __init__(self, game: Game, reporter: Reporter) -> None:
         self.game, self.reporter, self.account = game, reporter, game.wallet and game.wallet.address
@@ -44,8 +44,8 @@ class News(Listener):
         game.listener = self
 
     def sent(self, name: str, args: tuple[Any, ...], value: int, receipt: Any) -> None:
-        """A transaction and the money that it moved."""
-        with suppress(Exception):  # the move is made, whatever an endpoint shows
+        """Report a transaction and the money that it moved."""
+        with suppress(Exception):  # the move is made; an error in the report must not matter
             self._sent(name, args, value, receipt)
 
     def _sent(self, name: str, args: tuple[Any, ...], value: int, receipt: Any) -> None:
@@ -62,12 +62,12 @@ class News(Listener):
         self.reporter.emit("sent", text, move=name, transaction=digest, **place, **fields)
 
     def job(self, job: bytes, state: Job) -> None:
-        """The end of a job or claim, once."""
+        """Report the end of a job or claim, once."""
         before = self.phases.get(job)
         self.phases[job] = state.phase
-        if state.phase is before or state.phase not in TOLD:
+        if state.phase is before or state.phase not in JOB_ENDS:
             return
-        text, fields = TOLD[state.phase], dict[str, Any]()
+        text, fields = JOB_ENDS[state.phase], dict[str, Any]()
         if state.phase is Phase.CONVICTED:
             more, fields = self._conviction(job, state)
             text += more
@@ -75,31 +75,32 @@ class News(Listener):
         self.reporter.emit("phase", f"job {job.hex()[:16]}: {text}", **place, **fields)
 
     def _conviction(self, job: bytes, state: Job) -> tuple[str, dict[str, Any]]:
-        """By which dispute, and who has how much of the bond; nothing where the endpoint does not show it."""
+        """The dispute that convicted the trainer, the winner and its part of the bond; empty if the endpoint does not
+        show them."""
         with suppress(Exception):
             event: Event = self.game.content("Convicted", job, self.game.verdict(job).time, lambda e: e)
             a, digest = event.args, "0x" + event.transaction.removeprefix("0x")
             winner = "this account" if a["winner"] == self.account else a["winner"]
-            told = f" by dispute {a['dispute']} ({CAUSES[a['cause']]}): {ether(a['amount'])} of its bond to {winner}"
+            text = f" by dispute {a['dispute']} ({CAUSES[a['cause']]}): {ether(a['amount'])} of its bond to {winner}"
             fields = {"cause": CAUSES[a["cause"]], "winner": a["winner"], "amount": a["amount"], "transaction": digest}
-            return f"{told}, transaction {digest}", fields | {"dispute": a["dispute"]}
+            return f"{text}, transaction {digest}", fields | {"dispute": a["dispute"]}
         return "", {}
 
     def disputes(self, job: bytes, state: Job, standings: Sequence[Standing]) -> None:
-        """Own disputes as they begin and end."""
+        """Report the begin and the end of own disputes."""
         for number, d in ((s.number, s.dispute) for s in standings):
             if self.account not in (state.trainer, d.auditor) or self.statuses.get((job, number)) is d.status:
                 continue
             self.statuses[job, number] = d.status
             begun = d.status is Status.OPEN
-            told = f"begins in the tree {d.entry.name.lower()}, by {d.auditor}" if begun else ENDS[d.status]
+            change = f"begins in the tree {d.entry.name.lower()}, by {d.auditor}" if begun else ENDS[d.status]
             place = {"job": job.hex(), "dispute": number, "auditor": d.auditor, "status": d.status.name.lower()}
-            text = f"dispute {number} of job {job.hex()[:16]}: {told}"
+            text = f"dispute {number} of job {job.hex()[:16]}: {change}"
             self.reporter.emit("dispute" if begun else "verdict", text, **place)
 
 
 def place_of(name: str, args: Sequence[Any]) -> dict[str, Any]:
-    """Job, hex, and number of the dispute that a call names."""
+    """The arguments of a call that identify a job (in hex) and a dispute (its number)."""
     inputs = next(e["inputs"] for e in full_abi() if e["type"] == "function" and e["name"] == name)
     given = dict(zip((i["name"] for i in inputs), args, strict=True))
     job = {"job": given["id"].hex()} if "id" in given else {}
@@ -107,5 +108,5 @@ def place_of(name: str, args: Sequence[Any]) -> dict[str, Any]:
 
 
 def ether(wei: int) -> str:
-    """An amount for people."""
+    """An amount in ether, as text."""
     return f"{wei / ETHER:.6g} ether"

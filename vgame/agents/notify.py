@@ -1,8 +1,8 @@
-"""`--notify COMMAND`: a command of the user's for events that cannot wait until a log is read.
+"""`--notify COMMAND`: a user's command for urgent events.
 
-In: the events of a reporter. Out: for disputes, their ends, and alarms the command is run with the event as one JSON
-object on its input. It runs beside the role, one at a time, and is killed after LIMIT seconds; its output and its exit
-code have no effect on the role.
+In: the events of a reporter. Out: for disputes, their ends, and alarms, the command runs with the event as one JSON
+object on its input. One command runs at a time, in parallel to the role, and is killed after LIMIT seconds. Its output
+and its exit code have no effect on the role.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from vgame.errors import VgameError
 from vgame.system.progress import fail
 
 NOTIFIED = frozenset({"dispute", "verdict", "phase", "alarm", "over"})
-LIMIT = 30.0  # seconds that a command may take
-WAITING = 100  # events that wait for it, at most; more are left out
-SECRETS = (KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIABLE)  # that it does not inherit
+LIMIT = 30.0  # maximum seconds for one command
+WAITING = 100  # maximum number of queued events; further events are dropped
+SECRETS = (KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIABLE)  # variables that the command does not inherit
 
 
 def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict[str, Any]], None]:
-    """The listener that hands events to the command; VgameError where there is no such program."""
+    """A listener that passes events to the command; VgameError if there is no such program."""
     words = _words(command)
     events: queue.Queue[str] = queue.Queue(WAITING)
     problems: set[str] = set()
@@ -43,7 +43,7 @@ def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict
         while True:
             line = events.get()
             if (why := _run(words, line, limit)) and why not in problems:
-                problems.add(why)  # once
+                problems.add(why)  # each problem is reported once
                 fail(f"{_named(command)}: {why}; the {role} goes on")
             events.task_done()
 
@@ -59,7 +59,8 @@ def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict
 
 
 def _named(command: str) -> str:
-    """The option, and its program if it is a plain word or a file: whatever else stands there may be a key."""
+    """The option, with its program if that is a plain word or a file; any other text may be a secret and is left
+    out."""
     program = next(iter(command.split()), "''")
     plain = re.fullmatch(r"[\w.+-]+|''", program) or shutil.which(program) or Path(program).exists()
     return f"--notify {program}" if plain else "--notify"
@@ -76,7 +77,7 @@ def _words(command: str) -> list[str]:
 
 
 def _run(words: list[str], line: str, limit: float) -> str:
-    """Why the command failed; empty if it did not."""
+    """The reason why the command failed; empty if it did not."""
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
@@ -89,12 +90,12 @@ def _run(words: list[str], line: str, limit: float) -> str:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return f"it is not through after {limit:g} s and was ended"
+        return f"it was killed because it still ran after {limit:g} s"
     return f"it ended with exit code {process.returncode}" if process.returncode else ""
 
 
 def _finish(events: queue.Queue[str], limit: float) -> None:
-    """At the end of the process: what still waits, for as long as one command may take."""
+    """At the end of the process: process the queued events, for at most the time limit of one command."""
     end = time.monotonic() + limit
     while events.unfinished_tasks and time.monotonic() < end:
         time.sleep(0.05)

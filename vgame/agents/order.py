@@ -1,4 +1,4 @@
-"""Is a bundle what a job on the chain ordered?"""
+"""Does a bundle belong to the order of a job on chain?"""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from vgame.job.bundle import Bundle
 
 
 def find_order(game: Game, bundle: Bundle, job: bytes) -> Job:
-    """The job; abstains unless the bundle is byte for byte what was ordered."""
+    """The job; Abstain unless the bundle is, byte for byte, the ordered one."""
     state = game.job(job)
     if state.phase is Phase.NONE:
         raise ChainError(f"there is no job {job.hex()} at {game.address}; check the job and the chain")
     if not is_ordered(game, bundle, job, state):
-        raise Abstain(f"the bundle is not what job {job.hex()} ordered (its identity differs): get the right one")
+        raise Abstain(
+            f"the bundle is not the one that job {job.hex()} orders (its identity differs): get the right one"
+        )
     return state
 
 
 def is_ordered(game: Game, bundle: Bundle, job: bytes, state: Job) -> bool:
-    """Is the bundle what a job ordered? The identity is recomputed, not read."""
+    """Does the job order this bundle? The job's id is recomputed, not read."""
     return game.job_id(JobSpec(**bundle.order), state.client, state.nonce) == job

@@ -1,4 +1,4 @@
-"""How long a loop goes on when the world does not answer: for ever, except where nothing can be done any more."""
+"""Retry with back-off until the job is over."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from vgame.errors import Abstain, Over, VgameError
 from vgame.system.progress import Reporter
 
 T = TypeVar("T")
-QUIET_ROUND = 15.0  # seconds between two rounds at a node elsewhere while nothing of the role's own is open
-QUIET = 5  # polls between two rounds of a role while no block comes: what it looks at has not changed
+QUIET_ROUND = 15.0  # seconds between two rounds at a remote node while the role has nothing open
+QUIET = 5  # polls between two rounds of a role while there is no new block, and so no change
 
 
 class Retry:
-    """Failures are reported and retried after ever longer pauses, unless all is over. They are reported again once in a
-    while, with what is left of clocks that run meanwhile (`hurry`, a part of a sentence). `bears`: the errors that it
-    does this for; whatever an endpoint shows can raise any."""
+    """Errors are reported and retried after longer and longer pauses, except Over. A lasting problem is reported again
+    once in a while, with the time left of running clocks (`hurry`, a part of a sentence). `bears`: the type of the
+    retried errors; by default all, because data of an endpoint can raise anything."""
 
-    AGAIN = 300.0  # seconds until a problem that stays is said again
+    AGAIN = 300.0  # seconds until a lasting problem is reported again
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Retry:
         bears: type[Exception] = Exception,
     ) -> None:
         self.reporter, self.poll, self.longest, self.hurry, self.bears = reporter, poll, longest, hurry, bears
-        self.delay, self.said, self.since = poll, "", 0.0
+        self.delay, self.reported, self.since = poll, "", 0.0
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type | None, problem: BaseException | None, trace: object) -> bool:
         if problem is None:
-            self.delay, self.said = self.poll, ""
+            self.delay, self.reported = self.poll, ""
             self.reporter.beat()
         if not isinstance(problem, self.bears) or isinstance(problem, Over):
             return False
@@ -51,30 +51,30 @@ class Retry:
         return True
 
     def say(self, problem: Exception) -> None:
-        """Once, and again where it stays."""
+        """Report a problem once, and again after AGAIN seconds if it lasts."""
         text = sentence(problem)
-        what = re.sub(r"\d+", "", text)  # fees and amounts are others in every block
-        if what == self.said and time.monotonic() - self.since <= self.AGAIN:
+        what = re.sub(r"\d+", "", text)  # fees and amounts change in every block
+        if what == self.reported and time.monotonic() - self.since <= self.AGAIN:
             return
-        self.said, self.since, clock = what, time.monotonic(), ""
+        self.reported, self.since, clock = what, time.monotonic(), ""
         with suppress(Exception):
             clock = self.hurry()
         again = "" if isinstance(problem, Abstain) else " (trying again)"
         self.reporter.emit("problem", f"{text}{again}{clock and f'; {clock}'}", message=text, clock=clock)
 
     def wait(self) -> None:
-        """Until the next try."""
+        """Wait until the next try."""
         time.sleep(self.delay)
 
     def insist(self, duty: Callable[[], T]) -> T:
-        """Do it, however often it takes."""
+        """Try the duty until it succeeds; returns its result."""
         while True:
             with self:
                 return duty()
 
 
 class Deferred(Retry):
-    """What failed is left out until its time comes: nothing else has to wait for it."""
+    """A failed duty is skipped until its next try is due, so that other duties need not wait."""
 
     until = 0.0
 
@@ -87,7 +87,7 @@ class Deferred(Retry):
 
 
 def sentence(problem: BaseException) -> str:
-    """What went wrong; where nobody foresaw it, with its kind and the line of vgame that it came from."""
+    """The text of an error; for an unforeseen one also its type and the line of vgame that raised it."""
     if isinstance(problem, VgameError):
         return str(problem)
     root = Path(__file__).parents[1]

@@ -1,6 +1,6 @@
 """Roles as processes: each connects to a chain, computes on its device, and plays until there is nothing left to do.
 
-Everything a role decides follows from the chain and its store; a role that was killed goes on when it is started again.
+All decisions of a role follow from the chain and its store; a role that was killed continues when it is restarted.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from vgame.system.progress import Reporter
 
 
 def run_trainer(seat: AgentConfig, job: bytes, reporter: Reporter, any_terms: bool = False) -> Phase:
-    """Accept a job, train it, claim, defend, finalize, withdraw; the phase in which it ended."""
+    """Accept a job, train it, claim, defend, finalize, withdraw; returns the phase in which the job ended."""
     with use_device(seat.device) as kind, ExitStack() as ranks:
         group = ranks.enter_context(joined()) if is_shared() else None
         game = open_game(seat, reporter)
         hello(reporter, "trainer", seat.device)
         computation = LocalRun(seat, kind, reporter)
-        if group:  # all ranks share the steps of the training; disputes are this one's
+        if group:  # all ranks share the steps of the training; this rank alone plays the disputes
             computation.leader = ranks.enter_context(led(group, computation.bundle, kind))
         trainer = trainer_of(game, job, computation, any_terms)
         ranks.close()
@@ -43,7 +43,7 @@ def run_trainer(seat: AgentConfig, job: bytes, reporter: Reporter, any_terms: bo
 
 
 def follow_trainer(seat: AgentConfig) -> None:
-    """Share the steps of the trainer's run, which rank 0 is, until it is computed. No chain is asked."""
+    """Share the steps of the training with the trainer (rank 0), until the run is computed. Uses no chain."""
     with use_device(seat.device) as kind, joined() as group, led(group, load_bundle(seat.bundle), kind):
         pass
 
@@ -64,17 +64,18 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     if trainer.terms.confirm_window:
         trainer.seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
     computation.lock()
-    if (order := trainer.look()).phase is Phase.CREATED:  # who has too little ends before it stakes anything
+    if (order := trainer.look()).phase is Phase.CREATED:  # fail before a stake if memory or money is too low
         check_terms()
         trainer.check_funds(order)
-    Retry(computation.reporter, computation.retry.poll).insist(trainer.accept)  # it bears whatever an endpoint shows
+    Retry(computation.reporter, computation.retry.poll).insist(trainer.accept)  # retries all errors of an endpoint
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
     computation.run(trainer.hurry)
     return trainer
 
 
 def run_delegate(seat: AgentConfig, job: bytes, reporter: Reporter) -> Phase:
-    """Compute a job, then answer for its trainer, which has named this account; the phase in which it ended."""
+    """Compute a job, then answer for its trainer, which has registered this account; returns the phase in which the job
+    ended."""
     game = open_game(seat, reporter)
     with use_device(seat.device) as kind:
         hello(reporter, "trainer's delegate", seat.device)
@@ -93,7 +94,7 @@ def run_delegate(seat: AgentConfig, job: bytes, reporter: Reporter) -> Phase:
 
 @contextmanager
 def executed_ahead(trainer: Trainer, computation: LocalRun, seat: AgentConfig) -> Iterator[None]:
-    """With several workers, contested segments are executed by the others while the first is answered."""
+    """With several workers, the other workers execute contested segments while the first one answers."""
     if seat.workers == 1:
         yield
         return
@@ -106,7 +107,7 @@ def executed_ahead(trainer: Trainer, computation: LocalRun, seat: AgentConfig) -
 
 
 def play(trainer: Trainer, computation: LocalRun, reporter: Reporter, poll: float) -> Phase:
-    """Claim what was computed, then make moves until the job has ended for good and there is nothing left to do."""
+    """Claim the computed run, then make moves until the end of the job is final and nothing is left to do."""
     retry, claimed, waits = Retry(reporter, poll, hurry=trainer.hurry), False, False
     while True:
         with retry:

@@ -1,7 +1,6 @@
-"""What stands on chain, for people and programs: jobs, claims, disputes, clocks, money; and what should alarm one of
-the players.
+"""The state on chain, for people and programs: jobs, claims, disputes, clocks, money; and alarms for the players.
 
-In: a game (read only). Out: plain data; only what the chain says, except where an own run is given to compare with.
+In: a game (read only). Out: plain data, from the chain only; an own run can be given for comparison.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ETHER = 10**18
 
 @dataclass(frozen=True)
 class DisputeState:
-    """One dispute: who moves, until when, and where it stands."""
+    """One dispute: the side to move, its time left, and the contested place."""
 
     number: int
     auditor: str
@@ -46,16 +45,16 @@ class JobState:
     """One job. Money in wei, times in seconds."""
 
     job: str
-    name: str  # the client's, for people
+    name: str  # given by the client
     phase: str
     client: str
     trainer: str | None
     run_root: str | None
     diverged_at: int | None
     steps: int
-    window: str | None  # what runs now
+    window: str | None  # the window that runs now
     seconds_left: int | None
-    requests_open: int  # chunks of the state that the client asked for and the trainer has not answered
+    requests_open: int  # chunks of the state that the client has requested and the trainer has not answered
     reward: int
     trainer_bond: int
     auditor_bond: int
@@ -63,7 +62,7 @@ class JobState:
 
 
 def read_job(game: Game, job: bytes, now: int, known: Job | None = None) -> JobState:
-    """A job and its disputes at one time; `known`: where the job was read already."""
+    """A job and its disputes at one time; `known`: the job if it was already read."""
     state = known or game.job(job)
     window, end, asked = WINDOWS.get(state.phase), 0, 0
     if window:
@@ -96,14 +95,15 @@ def _left(turn: Turn, d: Dispute) -> int:
 
 
 def jobs_of(game: Game, only: bytes | None = None, clients: Sequence[str] = ()) -> list[bytes]:
-    """One job, or the orders of clients, by state; else all orders of a game, oldest first."""
+    """One job and the orders of clients, from the contract's state; if none is given, all orders of a game from its
+    events, oldest first."""
     if only or clients:
         return [*([only] if only else []), *(job for client in clients for job in game.orders_of(client))]
     return [event.args["job"] for event in game.events("JobCreated")]
 
 
 def read_game(game: Game, only: bytes | None = None, clients: Sequence[str] = ()) -> list[JobState]:
-    """Those jobs; ChainError if there is none such as the one."""
+    """The jobs of `jobs_of`; ChainError if the job `only` does not exist."""
     with game.chain.pinned():
         now = game.chain.now()
         jobs = jobs_of(game, only, clients)
@@ -120,7 +120,7 @@ def show_status(
     game: Game, reporter: Reporter, only: bytes | None, account: str | None, follow: float | None,
     clients: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Print the state, once or whenever it changes; who follows it waits for an endpoint that is away."""
+    """Print the state once, or after every change (`follow`); then errors of the endpoint are retried."""
     if follow is None:
         _print_status(game, reporter, only, account, None, clients)
         return
@@ -134,7 +134,7 @@ def show_status(
 def _print_status(
     game: Game, reporter: Reporter, only: bytes | None, account: str | None, before: Any, clients: Sequence[str]
 ) -> Any:
-    """Print the state if it is another than before; what was seen."""
+    """Print the state if it has changed; returns the state without times, for the next comparison."""
     jobs = read_game(game, only, clients)
     facts: dict[str, Any] = {"jobs": [asdict(j) for j in jobs], "burnt": game.burnt()}
     if account:
@@ -176,15 +176,15 @@ def _table(jobs: list[JobState]) -> Table:
 
 
 def _phase(job: JobState) -> str:
-    """In a delivery also what is waited for."""
+    """The phase; in a delivery also the running window and the open requests."""
     if job.window is None or job.window in WINDOWS.values():
         return job.phase
-    asked = f", {job.requests_open} requested" if job.requests_open else ""
-    return f"{job.phase}, {job.window.replace('_', ' ')}{asked}"
+    requested = f", {job.requests_open} requested" if job.requests_open else ""
+    return f"{job.phase}, {job.window.replace('_', ' ')}{requested}"
 
 
 def _course(d: DisputeState) -> str:
-    """That a dispute is open, or how it ended."""
+    """`open`, or the end of the dispute in words."""
     return ENDS.get(Status[d.status.upper()], d.status)
 
 
@@ -196,7 +196,7 @@ Place = tuple[str, str | None, int | None]  # an alarm's kind, job and dispute
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that a player should look at now."""
+    """A condition that needs a player's attention now."""
 
     kind: str  # clock, timeout, stuck, claim, forecast, bond, balance
     text: str
@@ -207,31 +207,31 @@ class Alarm:
 def alarms(
     game: Game, account: str, forecast: Mapping[str, str] | None = None, clients: Sequence[str] = ()
 ) -> Iterator[Alarm]:
-    """Everything alarming for `account`; `forecast`: own run root per job, hex."""
+    """All alarms for `account`; `forecast`: own run root per job, hex."""
     cost = DISPUTE_GAS * sum(game.chain.fees())
     need, engaged, now = cost, 0, game.chain.now()
     jobs = jobs_of(game, clients=clients)
     for job, state in zip(jobs, game.jobs(jobs), strict=True):
-        if not state.open and state.phase not in WINDOWS:  # nothing runs that sounds an alarm
+        if not state.open and state.phase not in WINDOWS:  # no clock or window runs
             continue
-        told = read_job(game, job, now, state)
+        current = read_job(game, job, now, state)
         if state.phase in WINDOWS:
-            yield from _about_bonds(told, cost)
+            yield from _about_bonds(current, cost)
             need = max(need, cost + state.spec.stake)
-        engaged += sum(d.turn is not None and account in (state.trainer, d.auditor) for d in told.disputes)
+        engaged += sum(d.turn is not None and account in (state.trainer, d.auditor) for d in current.disputes)
         if (
             state.phase is Phase.ACCEPTED
             and state.trainer == account
-            and told.seconds_left < state.spec.claim_window // 10
+            and current.seconds_left < state.spec.claim_window // 10
         ):
-            text = f"job {told.job[:16]}: the claim is due in {countdown(told.seconds_left)}"
-            yield Alarm("claim", text, told.job)
-        mine = (forecast or {}).get(told.job)
-        if state.phase is Phase.CLAIMED and mine and mine != told.run_root:
-            text = f"job {told.job[:16]}: the claim is {told.run_root[:16]}, the own run says {mine[:16]}"
-            yield Alarm("forecast", text, told.job)
-        for d in told.disputes:
-            yield from _about_clocks(told, state, d, account)
+            text = f"job {current.job[:16]}: the claim is due in {countdown(current.seconds_left)}"
+            yield Alarm("claim", text, current.job)
+        mine = (forecast or {}).get(current.job)
+        if state.phase is Phase.CLAIMED and mine and mine != current.run_root:
+            text = f"job {current.job[:16]}: the claim is {current.run_root[:16]}, the own run has {mine[:16]}"
+            yield Alarm("forecast", text, current.job)
+        for d in current.disputes:
+            yield from _about_clocks(current, state, d, account)
     if (owned := game.chain.balance(account)) < (need := max(need, cost * engaged)):
         text = f"{account} has {owned / ETHER:.6f} ether; {max(engaged, 1)} disputes need up to {need / ETHER:.6f}"
         if credit := game.credits(account):
@@ -265,7 +265,7 @@ def _about_clocks(job: JobState, state: Job, d: DisputeState, account: str) -> I
     if mine and d.seconds_waiting > max(state.spec.slot, 60):
         text = (
             f"{name}: no move for {countdown(d.seconds_waiting)} although it is this account's turn: "
-            "is the agent alive?"
+            "check that its process runs"
         )
         yield Alarm("stuck", text, job.job, d.number)
 
@@ -277,13 +277,13 @@ def watch(
     game: Game, reporter: Reporter, account: str, forecast: Forecast | None, every: float, once: bool,
     clients: Sequence[str] = (),
 ) -> int:  # fmt: skip
-    """Report alarms as they appear and end, and wait for an endpoint that is away; `once`: how many there are, and that
-    there are none."""
+    """Report alarms when they appear and when they end; errors of the endpoint are retried. `once`: report the present
+    alarms, or that there are none, and return their number."""
     look = partial(_report_alarms, game, reporter, account, forecast, clients)
     if once:
         found, jobs = look(set()), len(jobs_of(game, clients=clients))
         if not found:
-            reporter.emit("calm", f"nothing alarming in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
+            reporter.emit("calm", f"no alarm in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
         return len(found)
     standing: set[Place] = set()
     retry = Retry(reporter, every)
@@ -297,7 +297,7 @@ def _report_alarms(
     game: Game, reporter: Reporter, account: str, forecast: Forecast | None, clients: Sequence[str],
     standing: set[Place],
 ) -> set[Place]:  # fmt: skip
-    """Say which alarms are new since `standing`, and which are over; those that sound now."""
+    """Report the alarms that are new since `standing` and those that are over; returns the present ones."""
     with game.chain.pinned():
         sounding = alarms(game, account, forecast() if forecast else None, clients)
         found = {(a.kind, a.job, a.dispute): a for a in sounding}

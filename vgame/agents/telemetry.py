@@ -1,7 +1,7 @@
-"""How a role that runs for months is watched from outside: a log of JSON lines, a health endpoint, Prometheus metrics.
+"""Monitoring of a role that runs for months: a log of JSON lines, a health endpoint, Prometheus metrics.
 
-Both endpoints are read-only and hold no secret: what the role says on its terminal, and counters. They listen on
-loopback unless another address of this machine is named.
+Both endpoints are read-only and contain no secrets, only the role's terminal output and counters. They listen on
+loopback unless another address of this machine is given.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from vgame.agents.notify import notify
 from vgame.errors import VgameError
 from vgame.system.progress import Reporter, plain
 
-SILENT = ("beat", "deadline", "progress")  # too many for a log
+SILENT = ("beat", "deadline", "progress")  # events that are too frequent for a log
 TROUBLES = ("waiting", "retry", "problem")
 METRICS = {
     "vgame_events_total": ("counter", "events of the role, by kind"),
-    "vgame_progress_done": ("gauge", "how much of the work in hand is done"),
-    "vgame_progress_total": ("gauge", "how much it is"),
-    "vgame_last_event_seconds": ("gauge", "Unix time of the last sign of life"),
-    "vgame_last_round_seconds": ("gauge", "Unix time of the last round that ended well, or of the last progress"),
-    "vgame_deadline_over_worst": ("gauge", "seconds to the next deadline over the worst duration of what is due"),
+    "vgame_progress_done": ("gauge", "finished units of the present work"),
+    "vgame_progress_total": ("gauge", "all units of the present work"),
+    "vgame_last_event_seconds": ("gauge", "Unix time of the last event or progress"),
+    "vgame_last_round_seconds": ("gauge", "Unix time of the last round without an error, or of the last progress"),
+    "vgame_deadline_over_worst": ("gauge", "seconds to the next deadline divided by the worst duration of the duty"),
     "vgame_start_time_seconds": ("gauge", "Unix time of the start"),
 }
 
 
 class Telemetry:
-    """Hears all that a reporter says."""
+    """Counters and the present activity, from all events of a reporter."""
 
     def __init__(self, role: str) -> None:
         self.role, self.begun = role, time.time()
@@ -44,7 +44,7 @@ class Telemetry:
         self.deadline, self.worst = inf, 1  # Unix time; seconds
 
     def hear(self, event: str, fields: dict[str, Any]) -> None:
-        """One event."""
+        """Record one event."""
         if event == "deadline":
             left, self.worst = fields["left"], fields["worst"]
             self.deadline = inf if left is None else time.time() + left
@@ -62,7 +62,7 @@ class Telemetry:
         self.doing, self.done, self.total = fields.get("text") or event, None, None
 
     def health(self) -> dict[str, Any]:
-        """What `/health` answers."""
+        """The response of `/health`."""
         return {
             "role": self.role,
             "doing": plain(self.doing),
@@ -74,7 +74,7 @@ class Telemetry:
         }
 
     def metrics(self) -> str:
-        """What `/metrics` answers, in Prometheus' text format."""
+        """The response of `/metrics`, in Prometheus' text format."""
         of = f'role="{self.role}"'
         values = {
             "vgame_events_total": [(f'{of},event="{name}"', count) for name, count in sorted(self.events.items())],
@@ -92,15 +92,15 @@ class Telemetry:
         return "\n".join(lines) + "\n"
 
     def _deadline_over_worst(self) -> str:
-        """Below 1 a deadline may pass; +Inf where nothing is due."""
+        """Below 1 a deadline may be missed; +Inf if no duty is due."""
         return "+Inf" if self.deadline == inf else f"{(self.deadline - time.time()) / self.worst:.3f}"
 
 
 def observe(
     reporter: Reporter, role: str, metrics: str | None = None, log: Path | None = None, command: str | None = None
 ) -> None:
-    """Serve `/health` and `/metrics` at PORT or HOST:PORT, append every event to a file, run a command for disputes and
-    alarms; None: not that."""
+    """Serve `/health` and `/metrics` at PORT or HOST:PORT (`metrics`), append every event to a file (`log`), run a
+    command for disputes and alarms (`command`); None switches a part off."""
     if metrics is not None:
         telemetry = Telemetry(role)
         reporter.listeners.append(telemetry.hear)
@@ -120,7 +120,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 def serve(telemetry: Telemetry, host: str, port: int) -> ThreadingHTTPServer:
-    """In a thread of its own, as long as the process lives."""
+    """Serve in a separate thread until the process ends."""
     answers = {
         "/health": lambda: ("application/json", json.dumps(telemetry.health())),
         "/metrics": lambda: ("text/plain; version=0.0.4", telemetry.metrics()),
@@ -140,7 +140,7 @@ def serve(telemetry: Telemetry, host: str, port: int) -> ThreadingHTTPServer:
                 self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """The role's terminal is the role's."""
+            """Requests are not logged: the terminal shows the role's events only."""
 
     try:
         server = ThreadingHTTPServer((host, port), Handler)
@@ -151,7 +151,7 @@ def serve(telemetry: Telemetry, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def log_to(path: Path, role: str) -> Any:
-    """A listener that appends {"time", "role", "event", ...}; a disk that takes nothing ends no agent."""
+    """A listener that appends {"time", "role", "event", ...} to a file; failed writes do not end the role."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
@@ -162,7 +162,7 @@ def log_to(path: Path, role: str) -> Any:
         if event in SILENT:
             return
         line = {"time": round(time.time(), 3), "role": role, "event": event, **fields}
-        # opened anew, so that a log that was rotated away is begun again
+        # opened for each event, so that a new file is begun after a log rotation
         with suppress(OSError), path.open("a") as file:
             file.write(json.dumps(line, default=str) + "\n")
 

@@ -1,4 +1,4 @@
-"""Times of a chain, for people."""
+"""Times of a chain as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 def countdown(seconds: int | None) -> str:
-    """Hours, minutes, seconds; "over" below zero, nothing for None."""
+    """Hours, minutes, seconds; "over" below zero, empty for None."""
     if seconds is None:
         return ""
     if seconds < 0:
@@ -15,5 +15,5 @@ def countdown(seconds: int | None) -> str:
 
 
 def local_time(second: int) -> str:
-    """A second of the epoch as date and time of this machine's zone."""
+    """A Unix time in seconds as date and time in this machine's time zone."""
     return datetime.fromtimestamp(second).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
