@@ -40,7 +40,7 @@ def test_a_game_is_found_by_its_file(game: Game, tmp_path: Path) -> None:
 def test_a_file_of_several_chains_needs_the_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     games = write(tmp_path / "games.json", 1, 10)
     assert find(games, 10) == (OTHER, 10)
-    with pytest.raises(ChainError, match="holds games of chains 1, 10; say which with --chain-id"):
+    with pytest.raises(ChainError, match="holds games of chains 1, 10; select one with --chain-id"):
         find(games, None)
     with pytest.raises(ChainError, match="chain 137 is not one of them"):
         find(games, 137)

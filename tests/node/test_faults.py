@@ -145,7 +145,7 @@ def test_a_reply_without_an_end_is_no_answer(some_scene: Scene, part: str) -> No
 
 def test_a_redirection_is_not_followed(some_scene: Scene) -> None:
     with served(RedirectingProxy, some_scene.chain.url) as (handler, url):
-        where = r"redirects to \.\.\./\.\.\.; if you trust that, give the URL behind it"  # of the same host
+        where = r"redirects to \.\.\./\.\.\.; if you trust that address, give its URL"  # of the same host
         with pytest.raises(ChainError, match=where):
             Chain(url)
         assert handler.asked == 1

@@ -166,7 +166,7 @@ def test_the_receipt_of_something_else(node: Scene) -> None:
     with table(node, LIE) as t:
         auditor = t.seat(Auditor)
         t.proxy.lie = staticmethod(foreign_receipts)
-        with pytest.raises(EndpointError, match="when it is asked for"):
+        with pytest.raises(EndpointError, match="returns the receipt of"):
             auditor.step()
 
 
@@ -182,8 +182,8 @@ def test_an_opening_must_hash_to_its_node(node: Scene, before: str, opening: str
         auditor = t.seat(Auditor)
         t.play.run_until(before, t.play.trainer, auditor)
         for change in (last_bit, emptied):
-            refuses(t, t.again(auditor), content_of(opening, change), NotYet, "does not show what was opened in second")
-        refuses(t, t.again(auditor), no_logs, NotYet, "does not show what was opened in second")
+            refuses(t, t.again(auditor), content_of(opening, change), NotYet, "does not show the content of second")
+        refuses(t, t.again(auditor), no_logs, NotYet, "does not show the content of second")
         t.proxy.lie = staticmethod(content_of(opening, emptied, "eth_getLogs"))  # the receipts are right
         assert t.play.run_to_end(t.play.trainer, t.again(auditor)) is Phase.CONVICTED
 

@@ -111,7 +111,7 @@ def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: p
     with table(node) as t:
         near, far = t.chain.url, t.chain.url.replace("127.0.0.1", "0.0.0.0")  # the same, but not by a name of loopback
         assert connect(near).chain_id == connect(far, right).chain_id == right
-        with pytest.raises(ChainError, match=rf"says that it is chain {right}, and nothing is signed.*--chain-id"):
+        with pytest.raises(ChainError, match=rf"reports chain {right}, but vgame does not sign.*--chain-id"):
             connect(far)
         t.proxy.lie = staticmethod(chain_one)
         for url in (near, far):

@@ -299,7 +299,7 @@ def test_no_reply_is_waited_for_beyond_a_time(server: ThreadingHTTPServer) -> No
         with pytest.raises(DeliveryError):
             source.get("leaves", 0, 512)
         assert 0.4 < time.monotonic() - begin < 5
-        with pytest.raises(DeliveryError, match="the time for it is over"):
+        with pytest.raises(DeliveryError, match="the time for the request is over"):
             source.get("leaves", 0, 512)
     assert time.monotonic() - begin < 5 and len(source.get("leaves", 0, 512)) == 512
 

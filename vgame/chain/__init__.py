@@ -1,2 +1,2 @@
-"""The chain: a connection and an account on it, the typed contract, its events, the embedded chain, the compiled
+"""The chain: a connection and an account, the typed contract, its events, the embedded chain, and the compiled
 contracts."""

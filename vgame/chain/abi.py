@@ -1,4 +1,4 @@
-"""The interface of all pieces of the game, read from the artifacts."""
+"""The ABI of all contracts of the game, read from the artifacts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from web3 import Web3
 
 from vgame.chain.connection import artifact
 
-#: Contracts behind IReferee, that decide elements.
+#: Contracts that decide elements (interface IReferee).
 REFEREES = ("Referee", "Logged", "Pointwise")
-#: Of these only the errors belong here.
+#: Contracts of which only the errors are included.
 ERRORS_ONLY = (*REFEREES, "AccuracyEscrow")
 
 
 @cache
 def full_abi() -> list[dict[str, Any]]:
-    """One interface for both pieces of the game, and the errors of referees and escrow."""
+    """One ABI for all contracts of the game, with the errors of referees and escrow."""
     entries: dict[str, dict[str, Any]] = {}
     for name in ("VerificationGame", "Settlement", "Delivery", *ERRORS_ONLY):
         for entry in artifact(name)["abi"]:
@@ -38,14 +38,14 @@ def errors() -> dict[bytes, tuple[str, list[str]]]:
 
 
 def known_revert(answer: object) -> str | None:
-    """Revert data in an answer of any form: nodes, and services before them, nest it in objects, lists and sentences.
-    None unless it begins with an error of the contracts."""
+    """Revert data in a reply of any form: nodes and proxies nest it in objects, lists and sentences. None if no data
+    begin with an error of the contracts."""
     found = re.findall("0x(?:[0-9a-fA-F]{2}){4,}", str(answer))
     return next((data for data in found if bytes.fromhex(data[2:10]) in errors()), None)
 
 
 def abi_type(item: dict[str, Any]) -> str:
-    """Canonical ABI type of an input, tuples written out."""
+    """Canonical ABI type of an input, with tuples expanded."""
     if not item["type"].startswith("tuple"):
         return str(item["type"])
     return f"({','.join(abi_type(c) for c in item['components'])}){item['type'][5:]}"

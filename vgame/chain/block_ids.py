@@ -1,7 +1,7 @@
-"""Which block a JSON-RPC request names: a tag, a number, a hash, or an object of EIP-1898. Twin: geth's
+"""The block parameter of a JSON-RPC request: a tag, a number, a hash, or an object of EIP-1898. Twin: geth's
 rpc.BlockNumberOrHash and StateAndHeaderByNumberOrHash.
 
-In: the parameter, and the blocks of a chain. Out: a block's number, or the error that geth answers with.
+In: the parameter, and the blocks of a chain. Out: a block's number, or the same error as geth.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 FAILED, INVALID = -32000, -32602  # codes of JSON-RPC errors
-NEWEST = ("latest", "safe", "finalized")  # nothing is undone here unless a test asks for it
+NEWEST = ("latest", "safe", "finalized")  # equal here: no block is undone, except by a test
 HASH = 66  # characters
 HEX = re.compile("0x[0-9a-fA-F]+")
 
@@ -25,7 +25,7 @@ class RpcError(Exception):
 
 
 class Blocks(Protocol):
-    """The blocks of a chain; `history`: so many before the newest have their state kept."""
+    """The blocks of a chain; `history`: number of blocks before the newest whose state is kept."""
 
     history: int
 
@@ -36,20 +36,20 @@ class Blocks(Protocol):
         """Hash of a block of the chain."""
 
     def number_of(self, digest: str) -> int | None:
-        """Number of a block that was ever made, also where the chain has another by now."""
+        """Number of any block ever made, also if the chain has replaced it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockId:
-    """What a request named: a hash, or a number or tag."""
+    """A block parameter: a hash, or a number or tag."""
 
     which: int | str
     by_hash: bool = False
-    canonical: bool = False  # EIP-1898: another block of this height is an error of its own
+    canonical: bool = False  # EIP-1898: a block that is not canonical has its own error
 
 
 def block_id(value: Any) -> BlockId:
-    """RpcError if it names no block; what is left out is the latest."""
+    """The parsed parameter; None means the latest block. RpcError if it is invalid."""
     if value is None:
         return BlockId("latest")
     if isinstance(value, dict):
@@ -72,7 +72,7 @@ def _of_object(value: dict[str, Any]) -> BlockId:
 
 def _digest(value: Any) -> str:
     if not (isinstance(value, str) and len(value) == HASH and _is_hex(value)):
-        raise RpcError(INVALID, f"{value!r:.80} is no hash of a block")
+        raise RpcError(INVALID, f"{value!r:.80} is not a block hash")
     return value.lower()
 
 
@@ -80,7 +80,7 @@ def _number(value: Any) -> int | str:
     if value in (*NEWEST, "pending", "earliest"):
         return value
     if not (isinstance(value, str) and _is_hex(value)):
-        raise RpcError(INVALID, f"{value!r:.80} is no block: a tag, a number in hex (0x...) or a hash is expected")
+        raise RpcError(INVALID, f"{value!r:.80} is not a block: a tag, a number in hex (0x...) or a hash is expected")
     return int(value, 16)
 
 
@@ -89,8 +89,7 @@ def _is_hex(text: str) -> bool:
 
 
 def find(blocks: Blocks, value: Any) -> int | None:
-    """Number of the block that is named, the newest plus 1 where that is the pending one; None if the chain has none
-    such."""
+    """Number of the requested block; for the pending block the newest plus 1. None if the chain has no such block."""
     named, newest = block_id(value), blocks.newest()
     match named.which:
         case "pending":
@@ -107,7 +106,7 @@ def find(blocks: Blocks, value: Any) -> int | None:
 
 
 def state(blocks: Blocks, value: Any) -> int:
-    """Number of the block whose state is named; RpcError where there is none, or none any more."""
+    """Number of the block whose state is requested; RpcError if there is no such block, or its state is not kept."""
     named, number = block_id(value), find(blocks, value)
     if number is None:
         raise RpcError(FAILED, _absence(blocks, named))
@@ -131,7 +130,7 @@ def _stands(blocks: Blocks, number: int, digest: str) -> bool:
 
 
 def log_range(blocks: Blocks, query: dict[str, Any]) -> range:
-    """Numbers of the blocks whose logs are asked for."""
+    """Numbers of the blocks whose logs are requested."""
     ends = [query.get("fromBlock"), query.get("toBlock")]
     if (digest := query.get("blockHash")) is not None:
         if ends != [None, None]:

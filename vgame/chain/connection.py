@@ -1,7 +1,7 @@
 """A chain and an account on it: connection, transactions, receipts, the checked-in contracts and their deployment.
 
-In: a JSON-RPC endpoint and a private key. Out: answers and receipts; every failure is a clear error. The game itself:
-vgame.chain.game.
+In: a JSON-RPC endpoint and a private key. Out: replies and receipts; every failure is a clear error. The game itself is
+in vgame.chain.game.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from vgame.chain.records import NOBODY, checksummed
 from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 
-BEAT = 0.05  # seconds between two looks for a new block
+BEAT = 0.05  # seconds between two checks for a new block
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
-TOO_MANY = 429  # the status of a reply to requests that come too fast
+TOO_MANY = 429  # HTTP status "too many requests"
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
 GWEI = 10**9
-FINALITY = 900  # seconds, where a node does not say which block is final
-#: Chains whose blocks come with transactions alone, none of which would ever be final; the last is the embedded one.
+FINALITY = 900  # seconds until a block counts as final if a node does not name the final block
+#: Chains that make a block only for a transaction, so that no block would become final; the last is the embedded one.
 DEVELOPMENT = (1337, 31337, 131277322940537)
-USUAL_TIP = 2 * GWEI  # per gas; an endpoint's word for more than this counts only up to the base fee
-FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # gwei per gas; never more, whatever an endpoint says
+USUAL_TIP = 2 * GWEI  # per gas; a larger tip from an endpoint is accepted only up to the base fee
+FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # upper bound in gwei per gas, for any reply of an endpoint
 CHAIN_VARIABLE = "VGAME_CHAIN_ID"
 T = TypeVar("T")
-PARENTS = 3  # blocks before the newest that a node is tried with where it does not know its hash
+PARENTS = 3  # blocks before the newest that are tried if a node does not know the newest one's hash
 
 
 class RefusedError(ChainError):
-    """The node is there, but did not do what it was asked; `answer` is its reply, where that was one."""
+    """The node replied, but refused the request; `answer`: its JSON-RPC reply, if there was one."""
 
     def __init__(self, text: str, answer: object = None) -> None:
         super().__init__(text)
@@ -67,26 +67,26 @@ class Block:
 
 @cache
 def artifact(name: str) -> dict[str, Any]:
-    """ABI and code of a contract, as checked in."""
+    """ABI and code of a contract, from the repository's artifacts."""
     text = (files("vgame.chain") / "artifacts" / f"{name}.json").read_text()
     return dict(json.loads(text))
 
 
 def calldata_floor(data: bytes) -> int:
-    """Gas that a transaction pays at least for its calldata (EIP-7623)."""
+    """Minimum gas of a transaction with this calldata (EIP-7623)."""
     zeros = data.count(0)
     return 21_000 + 10 * (zeros + 4 * (len(data) - zeros))
 
 
 def checksum_address(text: str) -> str:
-    """An account's address as the chain's tools write it."""
+    """An account's address with checksum (EIP-55)."""
     if not Web3.is_address(text):
-        raise ChainError(f"{text!r} is no address; 0x and 40 hex digits are expected")
+        raise ChainError(f"{text!r} is not an address; 0x and 40 hex digits are expected")
     return str(Web3.to_checksum_address(text))
 
 
 def fee_ceiling() -> int:
-    """The most that the user pays per gas, wei."""
+    """The user's upper bound for the price of gas, in wei."""
     text = os.environ.get(FEE_VARIABLE) or str(FEE_CEILING)
     if not (text.isascii() and text.isdigit() and int(text)):
         raise ChainError(f"{FEE_VARIABLE} is {text!r}; a whole number of gwei per gas is expected, as {FEE_CEILING}")
@@ -94,27 +94,27 @@ def fee_ceiling() -> int:
 
 
 def quantity(value: Any) -> int:
-    """A number in an answer; ValueError if it is none, which `Chain.ask` makes a clear error."""
+    """A number in a reply; ValueError if it is not one, which `Chain.ask` turns into an EndpointError."""
     if type(value) is not int or not 0 <= value < 2**256:
-        raise ValueError(f"{value!r:.60} is no quantity")
+        raise ValueError(f"{value!r:.60} is not a quantity")
     return value
 
 
 class Chain:
     """A connection to one chain, checked when it is made and after every outage."""
 
-    _newest = -1  # block, at the last pause
-    lost = False  # a reply was: another node may give the next one
-    pin: Block | None = None  # what is asked is answered as of this block
-    is_development = False  # a job's identity has its chain's number in it: no endpoint makes one of these of another
-    _form = ""  # in which the node takes it: "hash" or "number"; empty: not tried, or it failed
-    tell: Callable[[str], None] = staticmethod(lambda _: None)  # what a person should know while a call takes long
+    _newest = -1  # newest block at the last pause
+    lost = False  # a reply was lost: the next one may come from another node
+    pin: Block | None = None  # requests read the state after this block
+    is_development = False  # safe to trust: a job's id contains the chain's number, so no endpoint can pretend this
+    _form = ""  # how the node accepts the pinned block: "hash" or "number"; empty: not tried, or failed
+    tell: Callable[[str], None] = staticmethod(lambda _: None)  # shows a message to the user during a long call
 
     def __init__(self, url: str, chain_id: int | None = None, poll: float = 0.02) -> None:
         self.url, self.poll = without_secrets(url), poll
         self._secret = url
         self.web3 = Web3(provider(url))
-        self.web3.middleware_onion.remove("validation")  # it asks for the chain's number before every call
+        self.web3.middleware_onion.remove("validation")  # it requests the chain's number before every call
         self.checks: list[Callable[[], object]] = [self._check_id]
         self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
         self.is_development = self.chain_id in DEVELOPMENT
@@ -122,8 +122,8 @@ class Chain:
             raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Any request, and what reads its answer; a node that is down or talks nonsense becomes one clear error. After
-        an outage it is asked first who it is."""
+        """Do a request and parse its reply; every failure of the node becomes a clear error. After an outage the chain
+        and the contracts are checked first."""
         if self.lost:
             self._meet_again()
         try:
@@ -135,34 +135,34 @@ class Chain:
                 return question()  # the other node of a balancer may know the block
         except NO_URL as error:
             raise ChainError(
-                f"{self.url} is no URL of a node ({self._told(error)}); http://HOST:PORT or https://... is expected"
+                f"{self.url} is no URL of a node ({self._shown(error)}); http://HOST:PORT or https://... is expected"
             ) from None
         except requests.exceptions.RequestException as error:
             self.lost = True
             status = 500 if error.response is None else error.response.status_code
             if status < 500 and status != TOO_MANY:
-                raise RefusedError(f"{self.url} refused a request: {self._told(error)}") from None
+                raise RefusedError(f"{self.url} refused a request: {self._shown(error)}") from None
             raise ChainError(f"no answer from {self.url} ({type(error).__name__}); is the node running?") from None
         except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
             raise
         except Web3RPCError as error:
             self._form = "" if self.pin else self._form
-            raise RefusedError(f"{self.url} refused a request: {self._told(error)}", error.rpc_response) from None
+            raise RefusedError(f"{self.url} refused a request: {self._shown(error)}", error.rpc_response) from None
         except (VgameError, AssertionError):
             raise
-        except Exception as error:  # an answer can be anything, so reading one can raise anything
-            what = " ".join(f"{type(error).__name__}: {self._told(error)}".split())[:200]
+        except Exception as error:  # a reply can be anything, so parsing it can raise anything
+            what = " ".join(f"{type(error).__name__}: {self._shown(error)}".split())[:200]
             raise EndpointError(
-                f"{self.url} answers what cannot be read ({what}): the reply is ignored; use another endpoint "
-                "if this goes on"
+                f"a reply of {self.url} cannot be read ({what}): the reply is ignored; use another endpoint if this "
+                "continues"
             ) from None
 
-    def _told(self, error: Exception) -> str:
-        """An error's words, without what only this endpoint's users may know."""
+    def _shown(self, error: Exception) -> str:
+        """An error's text, without the secrets in the endpoint's URL."""
         return hide_secrets(str(error), self._secret)
 
     def _meet_again(self) -> None:
-        """Is it still this chain, and the contracts that were found on it?"""
+        """Check after an outage that the endpoint still has this chain and its contracts."""
         self.lost = False
         try:
             for check in self.checks:
@@ -174,11 +174,12 @@ class Chain:
     def _check_id(self) -> None:
         if (found := self.ask(lambda: quantity(self.web3.eth.chain_id))) != self.chain_id:
             raise EndpointError(
-                f"{self.url} was chain {self.chain_id} and is chain {found} now: nothing is sent; check the endpoint"
+                f"{self.url} was chain {self.chain_id} and is chain {found} now: no transaction is sent; check the "
+                "endpoint"
             )
 
     def block(self, which: int | str | None = None) -> Block:
-        """A block's header; if none is named, the newest's, or that of `at` or `pinned`."""
+        """A block's header; without an argument that of the newest block, or of the block of `at` or `pinned`."""
         if which is None and self.pin:
             return self.pin
         named = self.web3.eth.default_block if which is None else which
@@ -192,7 +193,7 @@ class Chain:
 
     @contextmanager
     def at(self, block: int | str) -> Iterator[None]:
-        """What is asked meanwhile is answered as it stood after this block: a number, a hash, or "latest"."""
+        """Requests inside this context read the state after this block: a number, a hash, or "latest"."""
         before, pin = self.web3.eth.default_block, self.pin
         self.web3.eth.default_block, self.pin = block, None
         try:
@@ -202,8 +203,8 @@ class Chain:
 
     @contextmanager
     def pinned(self) -> Iterator[Block]:
-        """One block, that of `at` or the newest: what is asked meanwhile is answered as it stood after it, by its hash
-        (EIP-1898). So all answers are of one branch."""
+        """Requests inside this context read the state after one block, that of `at` or the newest, by its hash
+        (EIP-1898). So all replies are of one branch."""
         if self.pin or self.web3.eth.default_block != "latest":
             yield self.block()
             return
@@ -215,8 +216,8 @@ class Chain:
             self.pin, self.web3.eth.default_block = None, "latest"
 
     def _find_pin(self) -> tuple[Block, Any]:
-        """The newest block whose state the node shows, and how it is named: by hash, with its last parents where the
-        node does not know it; by number where the node takes no hash."""
+        """The newest block whose state the node shows, and its block parameter: by hash (of one of its last parents if
+        the node does not know it), or by number if the node accepts no hash."""
         newest = block = self.block("latest")
         if not self._form:
             for back in range(min(PARENTS, newest.number) + 1):
@@ -229,7 +230,7 @@ class Chain:
         return block, self._named(block)
 
     def _named(self, block: Block) -> Any:
-        """A block as the node takes it in a request."""
+        """The block parameter for a block, in the form that the node accepts."""
         return _by_hash(block) if self._form == "hash" else block.number
 
     def _shows(self, named: Any) -> bool:
@@ -241,10 +242,10 @@ class Chain:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """For what is sent: the newest state counts. Where the pinned block was read by its number it is compared
-        first."""
+        """A context for sending, where the newest state counts. If the pinned block was read by number, it is compared
+        first: NotYet if it was replaced."""
         if self.pin and self._form != "hash" and self.block(self.pin.number) != self.pin:
-            raise NotYet(f"block {self.pin.number} was replaced while it was read at {self.url}: look again")
+            raise NotYet(f"block {self.pin.number} was replaced while it was read at {self.url}: read it again")
         with self.at("latest"):
             yield
 
@@ -257,8 +258,8 @@ class Chain:
         return self.ask(lambda: quantity(self.web3.eth.get_block(block)["timestamp"]))
 
     def pause(self, seconds: float, elsewhere: float = 0.0) -> None:
-        """Until there is a block that was not there at the last pause, or so many seconds: what a round of duties sees
-        changes with blocks. A node elsewhere is not asked meanwhile, for `elsewhere` seconds if these are more."""
+        """Wait until there is a newer block than at the last pause, or for `seconds`: the state changes only with
+        blocks. A remote node gets no requests during the pause, which is then at least `elsewhere` seconds."""
         if urlsplit(self._secret).hostname not in LOOPBACK:
             time.sleep(max(seconds, elsewhere))
             return
@@ -274,18 +275,18 @@ class Chain:
         return self.ask(lambda: quantity(self.web3.eth.get_balance(checksummed(address))))
 
     def fees(self) -> tuple[int, int]:
-        """Base fee and usual tip, wei per gas; the tip goes to whoever makes blocks, so a large one needs a large base
-        fee."""
+        """Base fee and usual tip, wei per gas. The block maker receives the tip and may ask for too much, so a
+        large tip is accepted only with a large base fee."""
         base = self.block().base_fee
         return base, min(self.asked_tip(), max(USUAL_TIP, base))
 
     def asked_tip(self) -> int:
-        """The tip that the node proposes, however large, wei per gas."""
+        """The tip that the node proposes, without an upper bound, wei per gas."""
         return self.ask(lambda: quantity(self.web3.eth.max_priority_fee))
 
     def final_time(self, most: int = FINALITY) -> int:
-        """Time up to which no reorganisation undoes anything; where the node does not name that block, in whatever
-        manner, 15 minutes (or `most`) before its last one. On a development chain that of the last block."""
+        """Time of the last final block, which no reorganisation undoes. If the node does not name it, 15 minutes (or
+        `most`) before the newest block. On a development chain the time of the newest block."""
         if self.is_development:
             return self.now()
         try:
@@ -295,8 +296,8 @@ class Chain:
 
     @contextmanager
     def final(self) -> Iterator[int]:
-        """What is asked meanwhile is answered as of the last block that no reorganisation undoes; of the newest where
-        the node does not name that one, or has no state of it. The second up to which nothing is undone."""
+        """Requests inside this context read the state after the last final block; after the newest if the node does not
+        name the final one, or does not have its state. Yields the final time."""
         with self.at("latest"):
             self.pin, self.web3.eth.default_block = self._find_pin()
             time = min(self.final_time(), self.pin.time)
@@ -309,7 +310,7 @@ class Chain:
             yield time
 
     def advance(self, seconds: int) -> bool:
-        """Move the clock of a development node; False where the node cannot."""
+        """Move the clock of a development node; False if the node does not support it."""
         if self.ask(lambda: "error" in self.web3.provider.make_request("evm_increaseTime", [seconds])):
             return False
         self.ask(lambda: self.web3.provider.make_request("evm_mine", []))
@@ -340,14 +341,14 @@ class Chain:
             return None
         if shown != bytes(digest):
             raise EndpointError(
-                f"{self.url} answers with the receipt of {shown.hex()[:16]} when it is asked for "
-                f"{bytes(digest).hex()[:16]}: it is not believed; use another endpoint"
+                f"{self.url} returns the receipt of {shown.hex()[:16]} instead of {bytes(digest).hex()[:16]}: the "
+                "reply is ignored; use another endpoint"
             )
         return found
 
 
 def named_chain() -> int | None:
-    """The chain in VGAME_CHAIN_ID, if there is one."""
+    """The chain in VGAME_CHAIN_ID; None if the variable is not set."""
     text = os.environ.get(CHAIN_VARIABLE)
     if text and not (text.isascii() and text.isdigit()):
         raise ChainError(f"{CHAIN_VARIABLE} is {text!r}; the number of a chain is expected, as 1")
@@ -355,18 +356,17 @@ def named_chain() -> int | None:
 
 
 def connect(rpc: str, chain_id: int | None = None) -> Chain:
-    """A chain to sign for: the one that the user names, here or in VGAME_CHAIN_ID; unnamed it is believed only to a
-    node on loopback.
+    """A chain for signing. The user names it, here or in VGAME_CHAIN_ID; only a node on loopback may choose it.
 
-    INVARIANT: no endpoint elsewhere chooses for which chain a key signs, or the same transaction could be sent where
-    its account has money.
+    INVARIANT: no remote endpoint chooses the chain for which a key signs. Otherwise it could send the transaction on
+    another chain, on which the account has money.
     """
     chain_id = named_chain() if chain_id is None else chain_id
     chain = Chain(rpc, chain_id)
     if chain_id is None and urlsplit(rpc).hostname not in LOOPBACK:
         raise ChainError(
-            f"the endpoint says that it is chain {chain.chain_id}, and nothing is signed on its word alone: name the "
-            f"chain with --chain-id (--chain-id {chain.chain_id} if that is the one you mean)"
+            f"the endpoint reports chain {chain.chain_id}, but vgame does not sign for a chain that only the endpoint "
+            f"names: give the chain with --chain-id (--chain-id {chain.chain_id} if that is the right one)"
         )
     return chain
 
@@ -376,6 +376,6 @@ def _by_hash(block: Block) -> dict[str, Any]:
 
 
 def _named(receipt: Any) -> tuple[Any, bytes]:
-    """A receipt that has what is read of it, and its transaction."""
+    """A receipt with a valid status, and the hash of its transaction."""
     quantity(receipt["status"])
     return receipt, bytes(receipt["transactionHash"])

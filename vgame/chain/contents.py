@@ -1,8 +1,8 @@
-"""Contents that a chain keeps in events only, found by the second that the state names.
+"""Contents that a chain keeps in events only, found by a time that the contract's state names.
 
-In: topics, a time, a check. Out: the first event of that second that passes the check. An endpoint is trusted with
-nothing: the caller checks what it is given, by its hash. No range of blocks is scanned, and nothing old is assumed to
-stand: a block is found by bisection over headers, and its logs are asked for by its hash.
+In: topics, a time, a check. Out: the first event of that second that passes the check. The endpoint is untrusted: the
+caller checks the content by its hash. No range of blocks is scanned, and no old result is reused without a check: a
+block is found by bisection over headers, and its logs are requested by its hash.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from vgame.errors import EndpointError, NotYet
 T = TypeVar("T")
 Topics = tuple[str | None, ...]
 
-KEPT = 1_024  # contents in memory, of 32 KB at most, and headers
-SAME = 256  # blocks of one second, at most
-BACK = 64  # blocks before the newest, where the bisection begins; then four times as many
+KEPT = 1_024  # maximum number of contents (each at most 32 KB) in memory, and of headers
+SAME = 256  # maximum number of blocks in one second
+BACK = 64  # the bisection begins at this many blocks before the newest; then four times as many
 
 
 class Contents:
-    """The events of one contract by their time. `decode` makes an event of a log, or None."""
+    """The events of one contract by their time. `decode` turns a log into an event, or None."""
 
     def __init__(self, chain: Chain, address: str, decode: Callable[[Any], Event | None]) -> None:
         self.chain, self.address, self.decode = chain, address, decode
@@ -34,8 +34,8 @@ class Contents:
         self._headers: OrderedDict[int, Block] = OrderedDict()
 
     def find(self, key: Hashable, topics: Topics, time: int, check: Callable[[Event], T | None]) -> T:
-        """What `check` makes of an event with these topics (None in them: any) in the blocks of a time; None: it is not
-        the right one. Kept by `key`. NotYet where no source shows it."""
+        """The result of `check` for an event with these topics (None: any) in the blocks of a time; `check` returns
+        None for a wrong event. Cached by `key`. NotYet if no source shows the event."""
         if key not in self._found:
             self._found[key] = self._search(topics, time, check)
         self._found.move_to_end(key)
@@ -57,13 +57,13 @@ class Contents:
                 return right[0]
             wrong += len(checked)
         raise NotYet(
-            f"{self.chain.url} does not show what was opened in second {time} ({wrong} events there are something "
-            f"else): it lags, hides it or alters it; use another endpoint if this goes on{problem}"
+            f"{self.chain.url} does not show the content of second {time} ({wrong} events there do not match): the "
+            f"endpoint lags, hides it or alters it; use another endpoint if this continues{problem}"
         )
 
     def _sources(self, topics: Topics, time: int) -> Iterator[Callable[[], list[Event]]]:
-        """Logs of each block of a time; then, with headers that are read again, those of blocks that were not asked
-        for, and receipts."""
+        """First the logs of each block of a time. Then the headers are read again, and the logs of new blocks and the
+        receipts of all blocks follow."""
         asked = set()
         for again in (False, True):
             if again:
@@ -84,19 +84,19 @@ class Contents:
         return self.chain.ask(read)
 
     def logs(self, block: Block, topics: Topics) -> list[Any]:
-        """Logs of a block with these topics, as the endpoint says."""
+        """Logs of a block with these topics, as the endpoint returns them."""
         query = {"blockHash": Web3.to_hex(block.digest), "address": self.address, "topics": list(topics)}
         return self.chain.ask(lambda: list(self.chain.web3.eth.get_logs(query)))
 
     def receipts(self, block: Block) -> list[Any]:
-        """All logs of a block: those of its receipts."""
+        """All logs of a block, from its receipts."""
         digest = Web3.to_hex(block.digest)
         return self.chain.ask(lambda: [x for r in self.chain.web3.eth.get_block_receipts(digest) for x in r["logs"]])
 
     # ---- headers ----
 
     def blocks_of(self, time: int) -> Iterator[Block]:
-        """The blocks with a time, up to the one that the chain is read at; some chains have several in a second."""
+        """The blocks with a time, up to the block of the present state; some chains have several blocks per second."""
         newest = self.chain.block()
         if newest.time < time:
             return
@@ -108,8 +108,8 @@ class Contents:
             yield block
 
     def _first(self, time: int, newest: Block) -> int:
-        """Number of the first block that is not before a time, which the newest is not. Estimated and halved in turn,
-        so that no headers, however false, have more asked for than twice a bisection."""
+        """Number of the first block that is not before a time; the newest must not be before it. Interpolation and
+        bisection alternate, so even false headers cause at most twice the requests of a bisection."""
         low, high = self._bracket(time, newest)
         estimate = True
         while low is not None and (span := high.number - low.number) > 1:
@@ -120,7 +120,8 @@ class Contents:
         return high.number
 
     def _bracket(self, time: int, newest: Block) -> tuple[Block | None, Block]:
-        """The last known block before a time, and the first known one that is not; None before the first block."""
+        """The last known block before a time (None if there is none), and the first known block that is not before
+        it."""
         known = [block for block in self._headers.values() if block.number < newest.number]
         high = min((b for b in known if b.time >= time), key=lambda b: b.number, default=newest)
         low = max((b for b in known if b.time < time), key=lambda b: b.number, default=None)
@@ -136,7 +137,7 @@ class Contents:
         if number not in self._headers:
             block = self.chain.block(number)
             if block.number != number:
-                raise EndpointError(f"{self.chain.url} answers with block {block.number} when asked for {number}")
+                raise EndpointError(f"{self.chain.url} returns block {block.number} instead of {number}")
             self._headers[number] = block
             if len(self._headers) > KEPT:
                 self._headers.popitem(last=False)

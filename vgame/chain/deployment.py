@@ -1,9 +1,9 @@
-"""Where the game stands on which chain: a registry file that `vgame deploy` writes and every command reads.
+"""The game's address on each chain: a registry file that `vgame deploy` writes and every command reads.
 
     {"1": {"game": ADDRESS, "parts": {CONTRACT: {"address": ADDRESS, "code": KECCAK-256 OF ITS CODE, hex}}}, ...}
 
-In: a game whose parts were compared with this version's code; or a file. Out: the file; or an address and the number of
-its chain. The hashes are for other tools: vgame itself compares the code with its own artifacts before every use.
+In: a game whose code was compared with this version's; or a file. Out: the file; or an address and the number of its
+chain. The hashes are for other tools: vgame itself compares the code with its own artifacts before every use.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from vgame.chain.game import Game
 from vgame.errors import ChainError, VgameError
 from vgame.system.files import parse_json, read_file, write_atomic
 
-MOST = 2**20  # bytes of a registry
+MOST = 2**20  # maximum bytes of a registry
 
 
 def record(path: Path, game: Game) -> None:
-    """Add the game to the file, in the place of an older one of its chain."""
+    """Add the game to the file; it replaces an older game of the same chain."""
     known = read(path) if path.exists() else {}
     parts = {name: _part(game, address) for name, address in game.check_parts().items()}
     known[str(game.chain.chain_id)] = {"game": game.address, "parts": parts}
@@ -36,7 +36,7 @@ def _part(game: Game, address: str) -> dict[str, str]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """By number of a chain. VgameError where the file is not such a registry."""
+    """The entries, by number of the chain. VgameError if the file is not such a registry."""
     try:
         known = parse_json(read_file(path, MOST, follow=True))
     except (OSError, ValueError) as error:
@@ -51,8 +51,8 @@ def _is_entry(chain: str, entry: Any) -> bool:
 
 
 def find(game: str, chain_id: int | None) -> tuple[str, int | None]:
-    """(address, chain to sign for) of what `--game` was given: an address, or a registry file, which then names the
-    chain too."""
+    """(address, chain to sign for) for the value of `--game`: an address, or a registry file, which also names the
+    chain."""
     if not Path(game).is_file():
         return game, chain_id
     known = read(Path(game))
@@ -62,12 +62,12 @@ def find(game: str, chain_id: int | None) -> tuple[str, int | None]:
     entry = known.get(str(chain_id))
     if entry is None:
         held = ", ".join(sorted(known, key=int)) or "none"
-        asked = f"chain {chain_id} is not one of them" if chain_id else "say which with --chain-id"
-        raise ChainError(f"{game} holds games of chains {held}; {asked}")
+        advice = f"chain {chain_id} is not one of them" if chain_id else "select one with --chain-id"
+        raise ChainError(f"{game} holds games of chains {held}; {advice}")
     return checksum_address(entry["game"]), chain_id
 
 
 def open_reading(rpc: str, game: str, chain_id: int | None = None) -> Game:
-    """A game to look at, by its address or a registry file."""
+    """A read-only game, by its address or a registry file."""
     address, chain_id = find(game, chain_id)
     return Game(Chain(rpc, chain_id), address)

@@ -1,5 +1,5 @@
-"""The embedded chain: eth-tester with py-evm, served as JSON-RPC on loopback, so that agents in other processes have
-one way to any chain.
+"""The embedded chain: eth-tester with py-evm, served as JSON-RPC on loopback, so that agents in other processes use it
+like any other chain.
 
 `vgame chain` serves it. Development only: its accounts are unlocked and its clock can be moved (evm_increaseTime,
 evm_mine), as on other development nodes.
@@ -30,9 +30,9 @@ from vgame.chain.tester_json import BLOCK, LOG, RECEIPT, TRANSACTION, encode, re
 from vgame.errors import ChainError
 
 GAS_LIMIT = 60_000_000
-HISTORY = 2**14  # blocks before the newest whose states are answered from
+HISTORY = 2**14  # number of blocks before the newest whose states can be read
 CLIENT = "vgame-embedded/1 (eth-tester, py-evm)"
-#: Whose answers are always the same, or change nothing.
+#: Methods that change nothing; their replies are not cached.
 TIMELESS = frozenset(
     {
         "eth_accounts",
@@ -45,7 +45,7 @@ TIMELESS = frozenset(
         "web3_clientVersion",
     }
 )
-#: Whose answers stand until something is mined, or time is moved.
+#: Methods whose replies are valid until a block is mined or the clock is moved.
 READS = frozenset(
     {
         "eth_blockNumber",
@@ -64,7 +64,7 @@ READS = frozenset(
 
 
 def start_tester() -> EthereumTester:
-    """A fresh chain with ten rich accounts."""
+    """A new chain with ten funded accounts."""
     genesis = PyEVMBackend.generate_genesis_params(overrides={"gas_limit": GAS_LIMIT})
     backend = PyEVMBackend(genesis_parameters=genesis)
     backend.chain.gas_estimator = enough_gas
@@ -72,8 +72,8 @@ def start_tester() -> EthereumTester:
 
 
 def enough_gas(state: Any, transaction: Any) -> int:
-    """A limit with which the transaction passes: what it used, and what its calls have to leave behind (EIP-150). Else
-    py-evm's own search, with a dozen executions."""
+    """A sufficient gas limit: the gas used, plus the part that calls must hold back (EIP-150). If that fails, py-evm's
+    own search, with about twelve executions."""
     trial = _trial(state, transaction, state.gas_limit)
     if trial.is_error:
         raise trial.error
@@ -84,7 +84,7 @@ def enough_gas(state: Any, transaction: Any) -> int:
 
 
 def _trial(state: Any, transaction: Any, gas: int) -> Any:
-    """What a transaction does with so much gas; the state is left as it was."""
+    """The result of a transaction with that much gas; the state does not change."""
     point = state.snapshot()
     try:
         return state.apply_transaction(SpoofTransaction(transaction, gas=gas, gas_price=0))
@@ -93,7 +93,8 @@ def _trial(state: Any, transaction: Any, gas: int) -> Any:
 
 
 class TesterBlocks:
-    """The chain's blocks, as requests name them. INVARIANT: hashes above a block that was returned to lead nowhere."""
+    """The chain's blocks, by block parameter. INVARIANT: after a return to a block, the hashes of later blocks are
+    unknown."""
 
     def __init__(self, tester: EthereumTester, history: int) -> None:
         self._backend, self.history = tester.backend, history
@@ -150,7 +151,7 @@ class Node:
         }
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One request object to one response object."""
+        """The response object for one request object."""
         name, params = request["method"], request.get("params") or []
         with self.lock:
             if name not in READS:
@@ -184,12 +185,13 @@ class Node:
         return result
 
     def at(self, block: Any) -> int | str:
-        """The block whose state is named, as eth-tester calls it."""
+        """The block whose state is requested, in eth-tester's form."""
         number = state(self.blocks, block)
         return "pending" if number > self.blocks.newest() else number
 
     def estimate(self, tx: dict[str, Any], block: Any = None) -> int:
-        """Gas after a block; after the newest where that is the pending one, of which eth-tester knows none."""
+        """Estimated gas in the state after a block; for the pending block, which eth-tester does not support, after the
+        newest."""
         number = min(state(self.blocks, block), self.blocks.newest())
         return self.tester.estimate_gas(self._transaction(tx), number)
 
@@ -210,8 +212,8 @@ class Node:
         return block and [self.receipt(digest) for digest in block["transactions"]]
 
     def sent(self, digest: str) -> str:
-        """A transaction and its receipt are remembered while they are in the last block, where they are found at
-        once: the library looks through all blocks."""
+        """Cache a transaction and its receipt right after sending, when they are in the last block: later the library
+        would search all blocks."""
         self._transactions[digest] = renamed(dict(self.tester.get_transaction_by_hash(digest)), TRANSACTION)
         receipt = dict(self.tester.get_transaction_receipt(digest))
         receipt["logs"] = [renamed(dict(log), LOG) for log in receipt["logs"]]
@@ -230,7 +232,7 @@ class Node:
         return [log for n in numbers for log, found in self.block_logs(n) if _matches(found, wanted)]
 
     def block_logs(self, number: int) -> list[tuple[Any, list[str]]]:
-        """All logs of a block, each with its address and topics in small letters; read once."""
+        """All logs of a block, each with its address and topics in lower case; read once."""
         if number not in self._logs:
             digests = self.tester.get_block_by_number(number)["transactions"]
             logs = [encode(log) for digest in digests for log in self.receipt(digest)["logs"]]
@@ -247,17 +249,17 @@ class Node:
         return True
 
     def keep_time(self) -> None:
-        """A block every second, at the wall clock's time unless the chain is ahead of it; until `stopped`."""
+        """Mine a block every second, until `stopped`, with the wall clock's time unless the chain's time is later."""
         while not self.stopped.wait(1):
             self.handle({"method": "evm_mine", "params": [int(time.time())]})
 
     def mine(self, earliest: Any = 0) -> str:
-        """One more block, a second after the last, or at a later time that is given."""
+        """Mine one block, one second after the last, or at a given later time."""
         self._begin(_number(earliest))
         return self.tester.mine_block()
 
     def increase_time(self, seconds: Any) -> int:
-        """The next block comes so much later."""
+        """Move the time of the next block."""
         self._begin(self.tester.backend.chain.header.timestamp + _number(seconds))
         return _number(seconds)
 
@@ -271,7 +273,7 @@ def _number(value: Any) -> int:
 
 
 def _lower(wanted: str | list[str] | None) -> set[str] | None:
-    """What is accepted, in small letters; None: everything."""
+    """The accepted values in lower case; None: every value."""
     return None if wanted is None else {one.lower() for one in ([wanted] if isinstance(wanted, str) else wanted)}
 
 
@@ -280,7 +282,7 @@ def _matches(found: list[str], wanted: list[set[str] | None]) -> bool:
 
 
 def revert_error(error: TransactionFailed) -> RpcError:
-    """eth-tester puts the revert data into a string as Python would print it."""
+    """The JSON-RPC error of a revert; eth-tester has the revert data as a string in Python notation."""
     text = str(error.args[0]) if error.args else ""
     try:
         data = ast.literal_eval(text)
@@ -301,7 +303,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         if not self.from_here():
-            return self.send_error(403, "only programs on this machine are served, no web pages")
+            return self.send_error(403, "only programs on this machine are served, not web pages")
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         reply = [self.node.handle(r) for r in body] if isinstance(body, list) else self.node.handle(body)
         data = json.dumps(reply).encode()
@@ -312,8 +314,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def from_here(self) -> bool:
-        """Web pages name their origin, and reach loopback by other names; a browser would let any of them move the
-        accounts' ether."""
+        """Is the request from a local program? A request of a web page has an Origin header, or another host name than
+        loopback; without this check a browser would let any page move the accounts' ether."""
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         return host in LOOPBACK and self.headers.get("Origin") is None
 
@@ -322,7 +324,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(port: int = 0, still: bool = True) -> ThreadingHTTPServer:
-    """A server on loopback; its URL is http://127.0.0.1:PORT. Unless it is `still`, a block comes every second, as on
+    """A server on loopback with the URL http://127.0.0.1:PORT. Unless `still`, it mines a block every second, like
     other chains."""
     node = Node(start_tester())
     handler = type("BoundHandler", (Handler,), {"node": node})
@@ -339,7 +341,7 @@ def serve(port: int = 0, still: bool = True) -> ThreadingHTTPServer:
 
 
 def announce(server: ThreadingHTTPServer) -> None:
-    """The URL on the first line, then accounts and keys; they are the same for everybody, so this is no place for real
+    """Print the URL on the first line, then accounts and keys. The keys are public, so never use them for real
     money."""
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     for key in get_default_account_keys()[:4]:

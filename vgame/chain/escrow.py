@@ -1,7 +1,8 @@
-"""The typed face of AccuracyEscrow.sol: a bonus for a trained state that counts enough on a committed test set.
+"""The typed interface of AccuracyEscrow.sol: a bonus for a trained state with a high enough total on a committed test
+set.
 
-In: a game and its wallet. Out: typed views and receipts; a revert is a `ContractError` by the contract's own error
-name.
+In: a game and its wallet. Out: typed views and receipts; a revert is a `ContractError` with the name of the contract's
+error.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Bonus:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What was promised, from the event: whom it concerns can read all of it there. `evaluation`: the order without
-    initial root and trainer."""
+    """The terms of a bonus, from the event, which contains all of them. `evaluation`: the order without initial root
+    and trainer."""
 
     id: bytes
     payer: str
@@ -83,12 +84,13 @@ class BonusProof:
 
 
 def entry_of(source: int) -> bytes:
-    """The entry of a layout that stands for the training's state tensor of that number, below 2^24."""
+    """The layout entry for the training's state tensor with that number, below 2^24."""
     return source.to_bytes(32)
 
 
 class EscrowContract:
-    """The contract at one address, beside a game. ChainError unless it is this version's, and of that game."""
+    """The escrow at one address, for a game. ChainError unless it is this version's contract and belongs to that
+    game."""
 
     def __init__(self, game: Game, address: str) -> None:
         self.game, self.address = game, checksum_address(address)
@@ -127,7 +129,7 @@ class EscrowContract:
         return receipt
 
     def open(self, terms: BonusTerms, evaluation: JobSpec, layout: list[bytes], amount: int, nonce: int) -> bytes:
-        """Pay for a bonus; its identity."""
+        """Open a bonus and pay for it; returns its id."""
         receipt = self.send("open", astuple(terms), astuple(evaluation), layout, nonce, value=amount)
         found = [e for log in receipt["logs"] if (e := self._decode(log)) is not None and e.name == "Promised"]
         if not found or self.bonus(found[0].args["id"]) is None:
@@ -142,12 +144,13 @@ class EscrowContract:
         return bonus
 
     def bonus(self, identity: bytes) -> Bonus | None:
-        """A bonus that is not settled."""
+        """A bonus; None if there is none, or if it is settled."""
         bonus = self.game.chain.ask(lambda: Bonus(*self._call("getBonus", identity)))
         return bonus if bonus.amount and not bonus.settled_at else None
 
     def promised(self, identity: bytes) -> Promised:
-        """What was promised, settled or not: the contract holds the hashes of order and layout, an event the rest."""
+        """The terms of a bonus, settled or not: the contract holds the hashes of order and layout, and an event the
+        rest."""
         held = self.held(identity)
 
         def read(event: Event) -> Promised | None:
@@ -161,7 +164,7 @@ class EscrowContract:
         return self._contents.find(identity, topics, held.promised_at, read)
 
     def _is_held(self, found: Promised, held: Bonus) -> bool:
-        """Does a promise hash to what the contract holds?"""
+        """Does a promise have the hashes that the contract holds?"""
         terms = BonusTerms(held.training, held.window, held.total, held.size, held.least)
         order = self.game.chain.web3.codec.encode([self._order_type], [astuple(found.evaluation)])
         hashes = (Web3.keccak(order), Web3.keccak(b"".join(found.layout)))

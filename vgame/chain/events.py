@@ -1,9 +1,9 @@
-"""The events of one contract, from the block that made it on, in ranges that the endpoint takes.
+"""The events of one contract, from its creation on, in ranges of blocks that the endpoint accepts.
 
-In: a chain, an address. Out: logs in order, as they stand now. What is older than a settled block is read once: as long
-as the chain has that block, nothing before it changes. Nodes lag, also with their logs, so what was read long ago is
-read again, some ranges at a time: a move that is due does not wait for a scan of a whole chain. Where that fails, what
-is known stands; and many endpoints keep few old logs, so what is read at every look begins where the young blocks do.
+In: a chain, an address. Out: the present events in order. Events before a settled block are read once: as long as the
+chain has that block, nothing before it changes. Nodes may lag with their logs, so old events are read again after a
+while, some ranges at a time, so that a move need not wait for a scan of the whole chain. If that fails, the known
+events are kept. Many endpoints keep few old logs, so a normal look reads only the events after the settled block.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Past:
-    """What a query has found in blocks before `end`."""
+    """The events that a query has found in blocks before `end`."""
 
     end: int
     events: list[Any] = field(default_factory=list)
-    since: float = field(default_factory=lambda: time.monotonic())  # when it was looked at first
-    used: float = 0.0  # when it was asked for
-    again: Past | None = None  # what takes its place once all of it has been read
+    since: float = field(default_factory=lambda: time.monotonic())  # time of the first read
+    used: float = 0.0  # time of the last query
+    again: Past | None = None  # its replacement, while that is being read
 
 
 @dataclass(slots=True)
 class Empty:
-    """Blocks from `begin` to before `end` in which nothing was found."""
+    """Blocks from `begin` to before `end` in which no event was found."""
 
     begin: int
     end: int
-    since: float = field(default_factory=lambda: time.monotonic())  # when that was looked at first
-    used: float = 0.0  # when it was asked for
-    again: int = 0  # down to where it was looked at again
+    since: float = field(default_factory=lambda: time.monotonic())  # time of the first read
+    used: float = 0.0  # time of the last query
+    again: int = 0  # lowest block of the second read
 
 
 class Events:
-    """`decode` makes an event of a log, or None."""
+    """The events of one address. `decode` turns a log into an event, or None."""
 
-    RANGE = 10_000  # blocks that are asked for at once, at most
-    MARGIN = 64  # blocks, and at least so many
-    SETTLED = 900  # seconds of the chain's time, that are read again at every look: nodes lag, also with their logs
-    CHECKED = 64  # ranges between two looks whether the last block is there
-    TRUSTED = 3_600  # seconds after which what was read is read again, or forgotten where nobody has asked for it since
-    AGAIN = 16  # ranges of it at a time
-    LATER = 60  # seconds until that is tried again where it failed, between two looks at what has become settled, and
-    # for which a newest block that is older than a settled one is one that lags
+    RANGE = 10_000  # maximum number of blocks in one request
+    MARGIN = 64  # minimum number of blocks that are read at every look
+    SETTLED = 900  # seconds of the chain's time that are read at every look, because nodes may lag with their logs
+    CHECKED = 64  # ranges between two checks that the last block exists
+    TRUSTED = 3_600  # seconds until old events are read again, or forgotten if there was no query for them
+    AGAIN = 16  # ranges read again at a time
+    # seconds until a failed second read is tried again; between two updates of the settled block; and for which a
+    # newest block below the settled one counts as lagging
+    LATER = 60
 
     def __init__(self, chain: Chain, address: str, decode: Callable[[Any], Any]) -> None:
         self.chain, self.address, self.decode = chain, address, decode
@@ -66,8 +67,8 @@ class Events:
         self._forget()
 
     def read(self, topics: Topics, begin: int = 0, most: int | None = None) -> list[Any]:
-        """Every event with these topics (None: any), of which there are none before a block; what is not settled is
-        read all the same, for a reorganisation moves events. NotYet after `most` ranges; the next time it goes on."""
+        """Every event with these topics (None: any) from block `begin` on. Blocks that are not settled are read in any
+        case, because a reorganisation moves events. NotYet after `most` ranges; the next call continues."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
         first = max(start, min(begin, settled + 1))
@@ -77,7 +78,7 @@ class Events:
             past.events += events
             past.end = end
         if past.end <= settled:
-            raise NotYet("events of long ago are still being read, some at a time")
+            raise NotYet("old events are still being read, some ranges at a time")
         young = [e for _, events in self._ranges(topics, past.end, newest) for e in events]
         if past.used - past.since >= self.TRUSTED:
             with self._tried(past):
@@ -85,8 +86,8 @@ class Events:
         return past.events + young
 
     def find(self, topics: Topics, begin: int, place: Mapping[str, Any]) -> list[Any]:
-        """What is said once, with such arguments, from the newest block backwards: what was said just now is found at
-        once, however long ago the chain began. Where a request fails, or there is nothing, the next look goes on."""
+        """Find one event with such arguments, scanning back from the newest block: a recent event is found at once,
+        also on a long chain. After a failed request, or if no event is found, the next call continues."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
         first, key = max(start, min(begin, settled + 1)), (topics, tuple(sorted(place.items())))
@@ -112,7 +113,8 @@ class Events:
 
     @contextmanager
     def _tried(self, known: Past | Empty) -> Iterator[None]:
-        """What is read again, though it may be refused by now: many endpoints keep no old logs, and requests fail."""
+        """A context for a second read, in which errors are only logged: requests fail, and many endpoints keep no old
+        logs."""
         try:
             yield
         except ChainError as problem:
@@ -122,7 +124,7 @@ class Events:
     def _backwards(
         self, topics: Topics, first: int, last: int, place: Mapping[str, Any]
     ) -> Iterator[tuple[list[Any], int]]:
-        """(events with such arguments, first block) of range before range."""
+        """(events with such arguments, first block) of each range, from the last one backwards."""
         asked, newest = 0, last
         while last >= first:
             asked += 1
@@ -134,7 +136,7 @@ class Events:
             last = before - 1
 
     def _renewed(self, topics: Topics, past: Past, begin: int, newest: int) -> Past:
-        """The same, read again as far as that is done; else as it was."""
+        """Continue the second read; its result if it is complete, otherwise `past`."""
         if past.again is None:
             self._start = self._start if begin else min(self._start, self._birth(newest))
             past.again = Past(max(self._start, min(begin, past.end)))
@@ -144,7 +146,7 @@ class Events:
             again.end = end
         if again.end < past.end:
             return past
-        found = {repr(event) for event in again.events}  # what was known is true: the settled block is there
+        found = {repr(event) for event in again.events}  # known events stay valid: the settled block still exists
         again.events += [event for event in past.events if repr(event) not in found]
         again.events.sort(key=lambda event: event.block)
         self._past[topics], again.since, again.used = again, past.used, past.used
@@ -158,27 +160,27 @@ class Events:
         self._swept = self._looked = self._aged = time.monotonic()
 
     def _look(self) -> int:
-        """The newest block's number; what is remembered holds on the chain that it ends."""
+        """The newest block's number; after this call the cached events belong to its branch."""
         newest, settled = self.chain.block(), self._settled
         lags = settled is not None and newest.number < settled.number
         self._lags = (time.monotonic() if self._lags is None else self._lags) if lags else None
         if settled and self._lags is not None and time.monotonic() - self._lags < self.LATER:
             raise EndpointError(
-                f"{self.chain.url} shows block {newest.number} as the newest, but has shown block {settled.number}, "
-                "which was old by then: it lags; use another endpoint if this goes on"
+                f"{self.chain.url} shows block {newest.number} as the newest, but has already shown the settled block "
+                f"{settled.number}: it lags; use another endpoint if this continues"
             )
         if settled and (lags or self.chain.block(settled.number) != settled):
             self._forget()
             settled = None
         before, self._looked = self._looked, time.monotonic()
-        if (old := before - self.TRUSTED) > self._swept:  # at the look before, for nobody asks during an outage
+        if (old := before - self.TRUSTED) > self._swept:  # measured at the last look: during an outage no query comes
             self._past = {topics: past for topics, past in self._past.items() if past.used > old}
             self._empty = {key: empty for key, empty in self._empty.items() if empty.used > old}
             self._swept = before
         least = self.range if self._looked - self._aged < self.LATER else self.MARGIN
         if newest.number - (settled.number if settled else 0) > least:
             self._aged = self._looked
-            self.chain.block(newest.number)  # a number that was made up would have ranges asked for without end
+            self.chain.block(newest.number)  # the block must exist: an invented number would cause endless requests
             found = self._old(newest)
             if settled is None:
                 self._start = min(self._birth(newest.number), found.number + 1)
@@ -196,10 +198,10 @@ class Events:
             back *= 2
 
     def _birth(self, newest: int) -> int:
-        """The block that made the contract, 0 if the endpoint does not show it.
+        """The block that created the contract, 0 if the endpoint does not show it.
 
-        INVARIANT: no event lies before it, whatever a pruned node says of old states: an address is made once, by one
-        transaction of its sender, and that stands in this block.
+        INVARIANT: no event is before this block, for any reply of a pruned node about old states: an address is created
+        once, by one transaction of its sender, and this block contains that transaction.
         """
         before, after = -1, newest
         while after - before > 1:
@@ -215,15 +217,15 @@ class Events:
         return any(not t.get("to") and get_create_address(t["from"], t["nonce"]) == self.address for t in made)
 
     def _known(self, question: Callable[[], bool]) -> bool:
-        """Is it so, as far as the endpoint can tell? Many keep no old states."""
+        """The answer of the endpoint; False if it has none, because many keep no old states."""
         try:
             return bool(self.chain.ask(question))
         except (RefusedError, EndpointError):
             return False
 
     def _ranges(self, topics: Topics, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
-        """(next block, events) of range after range; smaller ones where the endpoint refuses so many blocks, or takes
-        too long. Once in a while it has to show that the last block is there."""
+        """(next block, events) of each range in order. Ranges become smaller if the endpoint refuses them or takes too
+        long. Once in a while the endpoint must show that the last block exists."""
         asked = 0
         while first <= last:
             asked += 1

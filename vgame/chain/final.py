@@ -1,7 +1,7 @@
-"""What cannot be taken back is decided on a final state, and on what every look shows for long enough.
+"""Irreversible decisions need a final state, and the same reply in every look for long enough.
 
-In: a game. Out: jobs as of the last block that no reorganisation undoes. The newest block may be an old one, of another
-branch, or made up for a moment; a role that goes on looking loses nothing.
+In: a game. Out: jobs in the state after the last final block, which no reorganisation undoes. The newest block may be
+old, of another branch, or invented for a moment; a role that waits for another look loses nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from vgame.chain.connection import FINALITY, Block, Chain
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase
 
-MOMENT = 30.0  # seconds: a false reply that lasts for less decides nothing where finality is too late
+MOMENT = 30.0  # seconds that a reply must last for decisions that cannot wait for finality
 
 
 def final_jobs(game: Game, jobs: Sequence[bytes]) -> tuple[list[Job] | None, int]:
-    """Jobs as of the last final block, and its second; None where one of them cannot be so by then."""
+    """Jobs in the state after the last final block, and its time; None instead of the jobs if one is not possible at
+    that time."""
     with game.chain.final() as second:
         found = game.jobs(jobs)
         verdicts = [
@@ -29,16 +30,16 @@ def final_jobs(game: Game, jobs: Sequence[bytes]) -> tuple[list[Job] | None, int
 
 
 class Lasting:
-    """What every look has shown, and since when by the own clock: an endpoint may call any block final, and give it any
-    time. On a development chain the first look counts."""
+    """Conditions that every look has shown, with their start by the own clock: an endpoint may call any block final,
+    and give it any time. On a development chain one look is enough."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self.first: dict[Hashable, tuple[Block, float]] = {}  # the newest block of the first look, and when it was
+        self.first: dict[Hashable, tuple[Block, float]] = {}  # by condition: newest block and time of the first look
 
     def held(self, what: Hashable, so: bool = True) -> float:
-        """Seconds for which each look has shown it. `so`: does this look show it? One that does not begins anew, and a
-        branch that replaces the first one's block."""
+        """Seconds for which each look has shown a condition. `so`: does this look show it? If not, or if the block of
+        the first look was replaced, the time begins again."""
         if not so:
             self.first.pop(what, None)
             return 0.0
@@ -49,6 +50,6 @@ class Lasting:
         return inf if self.chain.is_development else time.monotonic() - since
 
     def shown(self, what: Hashable, so: bool = True) -> bool:
-        """Has each look shown it since a block that is final by now, and for FINALITY seconds?"""
+        """Has each look shown a condition for FINALITY seconds, and since a block that is final now?"""
         held = self.held(what, so)
         return held >= FINALITY and self.first[what][0].time <= self.chain.final_time()

@@ -1,7 +1,7 @@
-"""The typed face of the game contract: its records, calls, moves, errors and events.
+"""The typed interface of the game contract: its records, calls, moves, errors and events.
 
-In: a connection and a wallet. Out: typed views and receipts; a revert is a `ContractError` that carries the contract's
-own error name and arguments. Twin: IVerificationGame.sol.
+In: a connection and a wallet. Out: typed views and receipts; a revert is a `ContractError` with the name and the
+arguments of the contract's error. Twin: IVerificationGame.sol.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError, LostRace, NoEffect
 
 T = TypeVar("T")
-JOBS = 50  # jobs that are asked for at once: a reply of 100 KB
-PAGE = 200  # disputes that are asked for at once: some 5 million gas of a view, a reply of 300 KB
+JOBS = 50  # jobs in one request: a reply of 100 KB
+PAGE = 200  # disputes in one request: about 5 million gas of a view, a reply of 300 KB
 PARTS = ("VerificationGame", "Settlement", "Delivery", "Referee", "Pointwise", "Logged")
-RACE_GAS = 50_000  # more than was estimated: a dispute that begins before the move's block is marked by it, too
-#: Of calls that are sent without an estimate: nodes simulate with a base fee of 0, and there these revert.
+RACE_GAS = 50_000  # added to the estimate: a move also marks a dispute that begins after the estimate
+#: Gas of calls that are sent without an estimate: nodes simulate with a base fee of 0, at which these calls revert.
 UNESTIMATED = {"defer": 60_000}
-LOOKS = 3  # at the state after a receipt, before the endpoint is not believed
+LOOKS = 3  # reads of the state after a receipt, before the receipt is rejected
 
 
 class Game:
@@ -65,13 +65,13 @@ class Game:
         self._alone: dict[str, Any] = {}
         self._events = Events(chain, self.address, self._decode_log)
         self.contents = Contents(chain, self.address, self._decode_log)
-        self.begun: dict[bytes, int] = {}  # blocks before which nothing was said of a job that is asked for here
-        self.ranges: int | None = None  # of settled blocks that are read of a job at once, at most
+        self.begun: dict[bytes, int] = {}  # by job: a block before which it has no events
+        self.ranges: int | None = None  # maximum number of ranges of settled blocks that one query of a job reads
         self._check_code()
         chain.checks.append(self._check_code)
 
     def _check_code(self, name: str = "VerificationGame", address: str | None = None) -> None:
-        """Is it this version's contract, byte for byte, except for what its constructor put in?"""
+        """ChainError unless the code is this version's contract, byte for byte, except for its immutables."""
         address = address or self.address
         code = self.chain.ask(lambda: bytearray(bytes(self.chain.web3.eth.get_code(address))))
         compiled = artifact(name)
@@ -84,7 +84,7 @@ class Game:
             )
 
     def check_parts(self) -> dict[str, str]:
-        """Whoever deployed the game chose its other parts too: are they this version's? Their addresses by name."""
+        """Addresses of the game's parts by name; ChainError unless all of them are this version's contracts."""
         referee, settlement = str(self._call("referee")), str(self._call("settlement"))
         contract = self.chain.web3.eth.contract(
             address=Web3.to_checksum_address(referee), abi=artifact("Referee")["abi"]
@@ -96,7 +96,7 @@ class Game:
             part = self.chain.web3.eth.contract(address=Web3.to_checksum_address(address), abi=artifact(name)["abi"])
             if (other := str(self._decoded(part.functions.referee().call))) != referee:
                 raise ChainError(
-                    f"the game at {self.address} decides by {referee}, its {name} by {other}: do not play there"
+                    f"the game at {self.address} has the referee {referee}, its {name} has {other}: do not play there"
                 )
         self._check_code("Referee", referee)
         pointwise = str(self._decoded(lambda: contract.functions.pointwise().call()))
@@ -106,7 +106,7 @@ class Game:
         return dict(zip(PARTS, addresses, strict=True))
 
     def _check_logged(self, expected: list[str]) -> str:
-        """The contract of mode `logged` stands on the same referee and functions. Its address."""
+        """Address of the contract of mode `logged`; ChainError unless it uses the same referee and functions."""
         address = str(self._call("logged"))
         self._check_code("Logged", address)
         contract = self.chain.web3.eth.contract(
@@ -115,14 +115,14 @@ class Game:
         parts = [str(self._decoded(f().call)) for f in (contract.functions.referee, contract.functions.pointwise)]
         if parts != expected:
             raise ChainError(
-                f"the game at {self.address} decides by {expected[0]}, in mode logged by {parts[0]}: do not play there"
+                f"the referee of the game {self.address} is {expected[0]}, in mode logged {parts[0]}: do not play there"
             )
         return address
 
     # ---- calls ----
 
     def _function(self, name: str, args: tuple[Any, ...]) -> Any:
-        """A function with its arguments; of an interface of its own, for web3 reads all of it at every call."""
+        """A function with its arguments, from a small ABI of its own: web3 reads the whole ABI at every call."""
         if name not in self._alone:
             own = [e for e in full_abi() if e["type"] == "function" and e["name"] == name]
             self._alone[name] = self.chain.web3.eth.contract(address=self.address, abi=own)
@@ -133,7 +133,7 @@ class Game:
         return self._decoded(lambda: function.call())
 
     def _calls(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Answers to calls of one function, in one request; one by one where the endpoint takes no batches."""
+        """Results of calls of one function, in one request; one by one if the endpoint accepts no batches."""
 
         def ask() -> list[Any]:
             with self.chain.web3.batch_requests() as batch:
@@ -147,7 +147,7 @@ class Game:
             return [self._call(name, *args) for args in arguments]
 
     def _record(self, make: Callable[[Any], Any], name: str, *args: Any) -> Any:
-        """What `make` makes of an answer; EndpointError where it cannot."""
+        """The result of a call, converted by `make`; EndpointError if that fails."""
         answer = self._call(name, *args)
         return self.chain.ask(lambda: make(answer))
 
@@ -155,8 +155,8 @@ class Game:
         try:
             return self.chain.ask(question)
         except (ContractLogicError, RefusedError) as error:
-            told = error.answer if isinstance(error, RefusedError) else (error.data, error.message)
-            if (data := known_revert(told)) is None:
+            reply = error.answer if isinstance(error, RefusedError) else (error.data, error.message)
+            if (data := known_revert(reply)) is None:
                 if isinstance(error, RefusedError):
                     raise
                 if not isinstance(error, ContractCustomError):
@@ -165,14 +165,14 @@ class Game:
             raise self.chain.ask(lambda: self.contract_error(data)) from None
 
     def contract_error(self, data: Any) -> ContractError:
-        """Revert data as the contract's own error."""
+        """The contract's error for revert data."""
         raw = bytes.fromhex(data[2:]) if isinstance(data, str) else bytes(data or b"")
         name, types = errors().get(raw[:4], (f"unknown error 0x{raw[:4].hex()}", []))
         args = tuple(self.chain.web3.codec.decode(types, raw[4:])) if types else ()
         return ContractError(name, (FIELDS[args[0]],) if name == "BadSpec" else args)
 
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
-        """A transaction; a call that would revert is not sent and raises ContractError."""
+        """Send a transaction; returns its receipt. A call that would revert is not sent and raises ContractError."""
         with self.chain.released():
             return self._send(name, args, value)
 
@@ -193,14 +193,14 @@ class Game:
         block = receipt["blockNumber"]
         if not any(self._visible(name, args, block) for _ in range(LOOKS)):
             raise NoEffect(
-                f"{self.chain.url} shows a receipt of {name} without error, but a state without it: it lags behind or "
-                "lies; the move counts as not made, use another endpoint if this goes on"
+                f"{self.chain.url} shows a receipt of {name} without error, but a state without it: the endpoint lags "
+                "or is wrong; the move counts as not made, use another endpoint if this continues"
             )
         self.listener.sent(name, args, value, receipt)
         return receipt
 
     def _visible(self, name: str, args: tuple[Any, ...], block: int) -> bool:
-        """Has the state seen the call of a block? Most calls cannot be made twice; the others leave a mark."""
+        """Does the state show the effect of a call in a block? Most calls cannot be made twice; others are read."""
         match name:
             case "createJob":
                 return self.job(self.job_id(JobSpec(*args[0]), self.wallet.address, args[1])).phase is not Phase.NONE
@@ -217,7 +217,7 @@ class Game:
                 return self.requests(args[0])[args[1]].since >= self.chain.time_of(block)
             case "setDelegate":
                 return self.is_delegate(args[0], args[1]) is bool(args[2])
-            case "timeoutMany":  # others of the list may have run out of time since
+            case "timeoutMany":  # other disputes of the list may have expired later
                 return any(self.dispute(args[0], n).status is not Status.OPEN for n in args[1])
             case "request":
                 return len(self.requests(args[0])) > args[2]
@@ -231,7 +231,7 @@ class Game:
         return False
 
     def _own_dispute(self, job: bytes) -> bool:
-        """Is there an open dispute of this wallet's?"""
+        """Does this wallet have an open dispute?"""
         mine = (s.dispute for s in self.all_disputes(job) if s.dispute.auditor == self.wallet.address)
         return any(d.status is Status.OPEN for d in mine)
 
@@ -246,7 +246,7 @@ class Game:
         return self._record(_job, "getJob", job)
 
     def jobs(self, jobs: Sequence[bytes]) -> list[Job]:
-        """Jobs, JOBS of them in one request."""
+        """Several jobs, JOBS in each request."""
         found: list[Job] = []
         for first in range(0, len(jobs), JOBS):
             answers = self._calls("getJob", [(job,) for job in jobs[first : first + JOBS]])
@@ -257,11 +257,11 @@ class Game:
         return self._record(_dispute, "getDispute", job, number)
 
     def called(self, data: bytes) -> tuple[str, int | None]:
-        """Name of a call, and number of the dispute that it names. Nothing else is read: there are many encodings of
-        one call."""
+        """Name of a call, and the number of its dispute. Other arguments are not decoded, because one call has many
+        encodings."""
         try:
             function = self.contract.get_function_by_selector(data[:4])
-        except Web3Exception:  # a call of another contract, which made this one
+        except Web3Exception:  # a call of another contract, which then called this one
             return "other", None
         inputs = [i["name"] for i in function.abi["inputs"]]
         return function.fn_name, int.from_bytes(data[36:68]) if inputs[1:2] == ["n"] else None
@@ -273,20 +273,20 @@ class Game:
         )
 
     def all_disputes(self, job: bytes, count: int | None = None) -> Iterator[Standing]:
-        """Every dispute of a job (`count`: as many as it has), page by page; not more, whatever an endpoint shows."""
+        """Every dispute of a job, page by page; `count`: the upper bound, by default the job's own count."""
         for first in range(0, self.job(job).disputes if count is None else count, PAGE):
             yield from self.disputes(job, first)
 
     def exchange(self, job: bytes) -> Exchange:
-        """How the delivery of a job stands."""
+        """The state of a job's delivery."""
         return self._record(lambda a: Exchange(*a), "getExchange", job)
 
     def offer_hash(self, offer: tuple[bytes, bytes, bytes]) -> bytes:
-        """What the contract keeps of an IDelivery.Offer."""
+        """Hash of an IDelivery.Offer, as the contract stores it."""
         return bytes(Web3.keccak(b"".join(offer)))
 
     def answer_gas(self, job: bytes, elements: int, chunk: int) -> int:
-        """Gas that an answer is paid for."""
+        """The gas that the client pays for an answer."""
         return int(self._call("answerGas", job, elements, chunk))
 
     def requests(self, job: bytes) -> list[Request]:
@@ -304,7 +304,7 @@ class Game:
         return bool(self._call("isDelegate", job, account))
 
     def posts(self, job: bytes, kind: Level, where: Sequence[int]) -> list[Post]:
-        """What was posted for checkpoint intervals (SEGMENT), steps (TRACE), or elements at positions (ELEMENT)."""
+        """Posts for checkpoint intervals (SEGMENT), steps (TRACE), or elements at positions (ELEMENT)."""
         return self._record(lambda a: [Post(*p) for p in a], "getPosts", job, kind, list(where))
 
     def segment_root(self, job: bytes, checkpoint: int) -> bytes | None:
@@ -317,7 +317,7 @@ class Game:
         return self._posted(job, Level.TRACE, step).root
 
     def _posted(self, job: bytes, kind: Level, where: int) -> Post:
-        """The same, with None for roots that are not posted."""
+        """One post, with None for roots that are not posted."""
         (post,) = self.posts(job, kind, [where])
         return replace(post, root=post.root if any(post.root) else None, log=post.log if any(post.log) else None)
 
@@ -326,7 +326,7 @@ class Game:
         return self._pages("ordersOf", client, first)
 
     def claims_of(self, program_root: bytes, first: int = 0) -> list[bytes]:
-        """Jobs of a program that were ever claimed, from `first` on, in that order."""
+        """All claimed jobs of a program, from `first` on, in the order of their claims."""
         return self._pages("claimsOf", program_root, first)
 
     def _pages(self, name: str, key: Any, first: int) -> list[bytes]:
@@ -349,7 +349,7 @@ class Game:
         return int(self._call("burnt"))
 
     def job_id(self, spec: JobSpec, client: str, nonce: int) -> bytes:
-        """The identity that the contract gives to an order."""
+        """The id that the contract gives to an order."""
         inputs = next(e for e in full_abi() if e.get("name") == "createJob")["inputs"]
         types = [abi_type(inputs[0]), "uint256", "address", "address", "uint64"]
         encoded = self.chain.web3.codec.encode(types, [astuple(spec), self.chain.chain_id, self.address, client, nonce])
@@ -359,8 +359,8 @@ class Game:
         self, name: str, job: bytes, time: int, check: Callable[[Event], T | None], *indexed: bytes,
         key: Hashable = None,
     ) -> T:  # fmt: skip
-        """What `check` makes of an event of a name and a job, with these next arguments, in the second that the state
-        names for it; NotYet where the endpoint does not show one that passes. Kept by these and `key`."""
+        """The result of `check` for an event with this name, job and further indexed arguments, at a time that the
+        contract's state names. NotYet if the endpoint shows no event that passes. Cached by these and `key`."""
         topics = tuple(map(Web3.to_hex, (self._topic(name), job, *indexed)))
         return self.contents.find((topics, time, key), topics, time, check)
 
@@ -372,14 +372,14 @@ class Game:
         auditor: str | None = None,
         **place: Any,
     ) -> list[Event]:
-        """Events in order: of one name, one job; of one node (Revealed, LeafOpened) the newest with such arguments; of
-        one auditor (Challenged)."""
+        """Events in order, of one name and one job, or of one auditor (Challenged). For one node (Revealed,
+        LeafOpened): the newest event with such arguments."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
         if auditor is not None:
             topics += [None, None, Web3.to_hex(bytes(12) + Web3.to_bytes(hexstr=auditor))]
         begin = self.begun.get(job, 0)
-        if node is not None:  # it is opened once
+        if node is not None:  # a node is opened only once
             return self._events.find(tuple(topics), begin, place)
         return self._events.read(tuple(topics), begin, self.ranges if job else None)
 

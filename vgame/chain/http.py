@@ -1,4 +1,4 @@
-"""An endpoint's replies: in time, bounded, JSON without duplicate keys."""
+"""An endpoint's replies, limited in time and size: JSON without duplicate keys."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-MOST_REPLY = 2**25  # bytes of a reply, header and all
+MOST_REPLY = 2**25  # maximum bytes of a reply, with its header
 
 
-MOST_VALUES = 2**20  # in a reply: as Python objects some 200 MB; 32 MiB of nothing but values would be gigabytes
+MOST_VALUES = 2**20  # maximum values in a reply, about 200 MB as Python objects; 32 MiB of values would be gigabytes
 
 
-CONNECT_TIMEOUT = 10  # seconds of these until one of the endpoint's addresses answers
+CONNECT_TIMEOUT = 10  # seconds, of REPLY_TIMEOUT, until one of the endpoint's addresses accepts a connection
 
 
-# It warns of a reply's header with the whole URL.
+# Its warnings about a reply's header contain the whole URL.
 logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
 
-#: Until when the reply that is waited for has to be here, on the monotonic clock; and until when all replies have to.
+#: Deadlines on the monotonic clock: of the present reply, and of all replies.
 _END: ContextVar[float] = ContextVar("end")
 _LAST: ContextVar[float] = ContextVar("last", default=inf)
 
 
 @contextmanager
 def replies_until(end: float) -> Iterator[None]:
-    """No reply is waited for beyond a time of the monotonic clock."""
+    """Inside this context the wait for a reply ends at a time of the monotonic clock."""
     token = _LAST.set(min(end, _LAST.get()))
     try:
         yield
@@ -59,14 +59,14 @@ def replies_until(end: float) -> Iterator[None]:
 
 
 class _InTime(io.RawIOBase):
-    """What comes over a socket until `_END`, at most MOST_REPLY bytes. The library's timeout is for each piece, and a
-    line of a header has many."""
+    """A socket's data until `_END`, at most MOST_REPLY bytes. The library's own timeout is not sufficient: it holds for
+    each piece, and a header line may come in many pieces."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._raw, self._room = sock, sock.makefile("rb", buffering=0), MOST_REPLY
 
     def makefile(self, _: str) -> io.BufferedReader:
-        """What HTTPResponse asks a socket for."""
+        """The file that HTTPResponse reads from."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -88,7 +88,7 @@ class _InTime(io.RawIOBase):
 
 
 def _addresses(name: str, port: int) -> list[str]:
-    """The addresses of a host; its name where it has none."""
+    """The addresses of a host; its name if it has none."""
     try:
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -97,13 +97,13 @@ def _addresses(name: str, port: int) -> list[str]:
 
 
 def _in_time(pool: Any) -> Any:
-    """A pool of connections whose replies, from the first line of the header on, have to be here by `_END`."""
+    """A pool of connections whose replies, from the first header line on, must be complete by `_END`."""
 
     def reply(_: Any, sock: socket.socket, **options: Any) -> HTTPResponse:
         return HTTPResponse(_InTime(sock), **options)  # type: ignore[arg-type]
 
     class Connection(pool.ConnectionCls):
-        """The time for connecting is for all addresses of a name together: a stranger's name may have thousands."""
+        """The connect timeout holds for all addresses of a name together: an untrusted name may have thousands."""
 
         response_class = reply
 
@@ -127,7 +127,7 @@ def _in_time(pool: Any) -> Any:
 
 
 class _InTimeAdapter(HTTPAdapter):
-    """Connections of that kind, through proxies too."""
+    """Connections with these limits, also through proxies."""
 
     pools = {"http": _in_time(HTTPConnectionPool), "https": _in_time(HTTPSConnectionPool)}  # noqa: RUF012
 
@@ -141,17 +141,18 @@ class _InTimeAdapter(HTTPAdapter):
         return manager
 
     def send(self, *args: Any, **options: Any) -> requests.Response:
-        """INVARIANT: a body is as large as what arrived. Compressed it could be of any size, and was not asked for."""
+        """INVARIANT: a body is as large as the received data. Compression, which was not requested, is ignored: it
+        would allow a body of any size."""
         now = time.monotonic()
         _END.set(min(now + REPLY_TIMEOUT, _LAST.get()))
         if (left := _END.get() - now) <= 0:
-            raise requests.Timeout("the time for it is over")
+            raise requests.Timeout("the time for the request is over")
         options["timeout"] = tuple(min(left, seconds) for seconds in options["timeout"])
         response = super().send(*args, **options)
         if response.is_redirect:
             where = without_secrets(urljoin(response.url, response.headers["Location"]))[:200]
             raise requests.TooManyRedirects(
-                f"it redirects to {where}; if you trust that, give the URL behind it",
+                f"it redirects to {where}; if you trust that address, give its URL",
                 response=response,
             )
         response.raw.headers.discard("Content-Encoding")
@@ -159,32 +160,33 @@ class _InTimeAdapter(HTTPAdapter):
 
 
 class _Provider(HTTPProvider):
-    """It reads a reply only if that has one meaning and few values."""
+    """Accepts a reply only if it has no duplicate keys and not too many values."""
 
     def decode_rpc_response(self, raw_response: bytes) -> Any:
         if (values := sum(map(raw_response.count, (b",", b"[", b"{")))) > MOST_VALUES:
             raise ValueError(f"a reply has {values:,} values, more than {MOST_VALUES:,}")
         refuse_deep(raw_response)
-        told = json.loads(raw_response, object_pairs_hook=_unique)
-        error = told.get("error") if isinstance(told, dict) else None
-        if isinstance(error, dict) and error.get("data") is None and "revert 0x" in _said(error):
-            error["data"] = {"message": error["message"]}  # web3 drops a sentence, and keeps an object
-        return told
+        reply = json.loads(raw_response, object_pairs_hook=_unique)
+        error = reply.get("error") if isinstance(reply, dict) else None
+        if isinstance(error, dict) and error.get("data") is None and "revert 0x" in _message(error):
+            error["data"] = {"message": error["message"]}  # web3 drops a string, but keeps an object
+        return reply
 
 
-def _said(error: dict[str, Any]) -> str:
+def _message(error: dict[str, Any]) -> str:
     return str(error.get("message")).lower().replace("reverted: ", "revert ")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are there once; of two values for one key, two programs may read different ones."""
+    """An object without duplicate keys: of two values for one key, two programs may read different ones."""
     if len(found := dict(pairs)) < len(pairs):
         raise ValueError("a reply has the same key twice")
     return found
 
 
 def careful_session() -> requests.Session:
-    """For what strangers serve: a reply has to be here in REPLY_TIMEOUT, is not compressed, and leads nowhere else."""
+    """A session for untrusted servers: a reply must come within REPLY_TIMEOUT, uncompressed, and without a
+    redirection."""
     session = requests.Session()
     session.headers["Accept-Encoding"] = "identity"
     session.mount("http://", _InTimeAdapter())
@@ -193,10 +195,10 @@ def careful_session() -> requests.Session:
 
 
 def provider(url: str) -> HTTPProvider:
-    """What was not answered in time is not asked again at once."""
+    """A provider for an endpoint; a request without a reply in time is not repeated at once."""
     session = careful_session()
-    with suppress(ValueError):  # what is wrong with it is said at the first question
-        # proxies are looked for at each call, and none leads to this machine
+    with suppress(ValueError):  # a wrong URL is reported at the first request
+        # the search for proxies takes time at each call, and this machine needs none
         session.trust_env = urlsplit(url).hostname not in LOOPBACK
     again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
     return _Provider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)

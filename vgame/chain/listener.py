@@ -1,4 +1,4 @@
-"""Where the transactions of a wallet, and jobs and disputes as its player reads them, are told."""
+"""The listener for the transactions of a wallet, and for the jobs and disputes that its player reads."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from vgame.chain.records import Job, Standing
 
 
 class Listener:
-    """Learns what was sent, and what a player reads; nothing follows from it."""
+    """Receives a player's transactions and its reads, and does nothing. It has no effect on the player."""
 
     def sent(self, name: str, args: tuple[Any, ...], value: int, receipt: Any) -> None:
-        """A transaction that the state shows."""
+        """After a transaction whose effect the state shows."""
 
     def job(self, job: bytes, state: Job) -> None:
-        """A job as a player has read it."""
+        """After a player has read a job."""
 
     def disputes(self, job: bytes, state: Job, standings: Sequence[Standing]) -> None:
-        """All its disputes as a player has read them."""
+        """After a player has read all disputes of a job."""

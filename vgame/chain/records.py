@@ -1,4 +1,4 @@
-"""What the contract's views and events return, typed."""
+"""Typed results of the contract's views and events."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from eth_utils.address import to_checksum_address
 
-#: An account's address as the chain's tools write it; computed once for each of the last thousands.
+#: An account's address with checksum (EIP-55); the last 4,096 are cached.
 checksummed = lru_cache(4096)(to_checksum_address)
 
 
-#: Where an order names no account.
+#: The zero address, for an order without a trainer or guardian.
 NOBODY = "0x" + 40 * "0"
 
 
@@ -31,7 +31,7 @@ class Phase(IntEnum):
     DECLINED = 10
 
 
-#: The claim stands for ever, however its delivery ends.
+#: The claim is final, for any outcome of its delivery.
 STANDING = frozenset({Phase.FINAL, Phase.DELIVERING, Phase.REVEALED, Phase.UNDELIVERED, Phase.DECLINED})
 
 
@@ -39,7 +39,7 @@ STANDING = frozenset({Phase.FINAL, Phase.DELIVERING, Phase.REVEALED, Phase.UNDEL
 IN_DELIVERY = frozenset({Phase.DELIVERING, Phase.REVEALED})
 
 
-#: Nothing but withdrawals follows.
+#: Only withdrawals follow.
 ENDED = frozenset({Phase.FINAL, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})
 
 
@@ -77,7 +77,7 @@ class Turn(IntEnum):
 CAUSES = ("element", "opening", "timeout")
 
 
-#: IGameTypes.Field: what of an order is refused.
+#: IGameTypes.Field: the refused field of an order.
 FIELDS = (
     "program", "steps", "interval", "depth", "mode", "budget", "slot", "divergedPay", "trainerBond", "auditorBond",
     "window", "step",
@@ -120,7 +120,7 @@ class JobSpec:
 
     @property
     def stake(self) -> int:
-        """What a challenge costs, wei: the auditor's bond and the fee."""
+        """The value of a challenge, wei: the auditor's bond and the fee."""
         return self.auditor_bond + self.fee
 
 
@@ -152,12 +152,12 @@ class Job:
 
     @property
     def since(self) -> int:
-        """When the order was made, accepted or claimed, whichever was last."""
+        """Time of the last of: order, acceptance, claim."""
         return self.claimed_at or self.accepted_at or self.created_at
 
     def could_be(self, now: int, verdict: Verdict | None = None) -> bool:
-        """Do its phase, its times and its verdict fit by a second, as the contract sets them? One altered field rarely
-        does. `verdict`: of a convicted job; else it is not read."""
+        """Could the contract have set this phase, these times and this verdict by the second `now`? A reply with one
+        altered field rarely passes. `verdict`: for a convicted job only."""
         match self.phase:
             case Phase.NONE | Phase.CREATED:
                 fits = not self.accepted_at and not self.claimed_at
@@ -176,7 +176,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The client's name for the order, for people: not unique, from a stranger."""
+        """The client's name for the order, for display: not unique and untrusted."""
         text = self.name_bytes.rstrip(b"\0").decode("utf-8", "replace")
         return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
@@ -206,12 +206,12 @@ class Dispute:
 
     @property
     def position(self) -> int:
-        """Where it stands, as moves name it. Twin: Position.sol."""
+        """The contested position, encoded as in moves. Twin: Position.sol."""
         return Position(self.level, self.height, self.part, self.operator, self.step, self.index).word
 
     @property
     def block(self) -> int | None:
-        """Number of the contested partial sum, where one is."""
+        """Number of the contested partial sum; None if none is contested."""
         return self.part if self.level is Level.PARTIAL else None
 
 
@@ -227,13 +227,13 @@ class Position(NamedTuple):
 
     @property
     def word(self) -> int:
-        """As moves name it, 120 bits."""
+        """The encoding in moves, 120 bits."""
         low = self.level | self.height << 8 | self.part << 16
         return low | self.operator << 24 | self.step << 48 | self.index << 80
 
     @classmethod
     def of(cls, word: int) -> Position:
-        """The position that a word names."""
+        """The position that a word encodes."""
         low = (Level(word & 0xFF), word >> 8 & 0xFF, word >> 16 & 0xFF)
         return cls(*low, word >> 24 & 0xFFFFFF, word >> 48 & 0xFFFFFFFF, word >> 80)
 
@@ -267,7 +267,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """IGameTypes.Post: what was posted for an interval, a step or an element; `at` is 0 if nothing was."""
+    """IGameTypes.Post: the post for an interval, a step or an element; `at` is 0 if there is none."""
 
     root: bytes
     log: bytes
@@ -288,7 +288,7 @@ class Exchange:
 
     @property
     def key_from(self) -> int:
-        """When the time for the key begins."""
+        """Begin of the key window."""
         return max(self.confirmed_at or self.until, self.answered_at)
 
 
@@ -312,8 +312,8 @@ class Request:
 
 
 def delivery_window(job: Job, exchange: Exchange, now: int) -> tuple[str, int]:
-    """Which window of a job in delivery runs at a time, and when it ends. Silence confirms; an open request keeps the
-    key back."""
+    """The window of a job in delivery that runs at a time, and its end. The end of the confirm window counts as a
+    confirmation; an open request delays the key."""
     if job.phase is Phase.REVEALED:
         return "complaint_window", exchange.key_at + job.spec.complaint_window
     if not exchange.confirmed_at and now <= exchange.until:
@@ -338,7 +338,7 @@ def _job(answer: tuple[Any, ...]) -> Job:
 
 @lru_cache(4096)
 def _dispute(answer: tuple[Any, ...]) -> Dispute:
-    """Most answers are those of the last look."""
+    """Cached, because most results are the same as in the last look."""
     node, level, *clocks, status, entry, finite, blocks, elements, word = answer
     return Dispute(node, Level(level), *clocks, Status(status), Level(entry), finite, blocks, elements, word)
 

@@ -1,4 +1,4 @@
-"""Records of eth-tester as JSON-RPC writes them."""
+"""Records of eth-tester in the form of JSON-RPC."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def renamed(item: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
 
 
 def encode(value: Any) -> Any:
-    """Python values as JSON-RPC writes them: quantities and data in hex."""
+    """Python values in the form of JSON-RPC: quantities and data in hex."""
     match value:
         case bool() | None:
             return value

@@ -1,4 +1,4 @@
-"""A key that signs, and its transactions until they are in a block."""
+"""A key that signs transactions, and their sending until they are in a block."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from vgame.chain.connection import (
 from vgame.errors import ChainError, NotYet, TooDear
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
-GAS_CAP = 16_777_216  # of one transaction (EIP-7825); not every chain enforces it, so vgame does
+GAS_CAP = 16_777_216  # maximum gas of one transaction (EIP-7825); vgame enforces it on every chain
 
 
-CALLDATA_CAP = 126_000  # bytes; a public mempool takes transactions up to 128 KiB
+CALLDATA_CAP = 126_000  # bytes; a public mempool accepts transactions up to 128 KiB
 
 
 RAISES = 20
 
 
-FEE_MULTIPLE = 32  # of the larger of base fee and usual tip: the most that a transaction offers per gas
+FEE_MULTIPLE = 32  # a transaction offers at most this multiple of the larger of base fee and usual tip, per gas
 
 
-#: How nodes say that a transaction offers too little: one of its number waits that offers as much, or they have a least
-#: tip.
+#: Texts of nodes for a transaction that offers too little: a pending one with the same number offers as much, or the
+#: tip is below the node's minimum.
 TOO_CHEAP = re.compile(
     "underpriced|replacement|already (known|imported)"
     "|(fee|price|tip).*(low|below|less)|(below|minimum).*(fee|price|tip)"
 )
 
 
-#: How they say that all that it may cost is more than they pass on.
+#: Text of nodes for a transaction whose maximum cost is above the node's limit.
 CAPPED = "exceeds the configured cap"
 
 
 def keystore_key(text: str, password: str) -> bytes:
-    """The private key in a keystore (Web3 Secret Storage, version 3); ValueError if it is none, or the password is
-    wrong."""
+    """The private key in a keystore (Web3 Secret Storage, version 3); ValueError if the text is not a keystore, or the
+    password is wrong."""
     try:
         return bytes(Account.decrypt(text, password))
     except (TypeError, KeyError) as error:
@@ -68,7 +68,7 @@ class Wallet:
         self.chain = chain
         self.account: LocalAccount = Account.from_key(key) if key else Account.create()
         self.address = self.account.address
-        #: Each sees number and hash of every transaction before it is sent; it is not sent where one of them raises.
+        #: Called with number and hash of every transaction before it is sent; it is not sent if one of them raises.
         self.watchers: list[Callable[[int, bytes], None]] = []
 
     @property
@@ -78,19 +78,19 @@ class Wallet:
     def send(self, to: str | None, data: bytes, value: int = 0, gas: int | None = None) -> Any:
         """Sign, send and wait; `gas` is the estimate of what the call executes."""
         if len(data) > CALLDATA_CAP and to is not None:
-            raise ChainError(f"a transaction of {len(data):,} bytes is too large; {CALLDATA_CAP:,} are the most")
+            raise ChainError(f"a transaction of {len(data):,} bytes is too large; the maximum is {CALLDATA_CAP:,}")
         limit = max(int((gas or 0) * 1.05) + 10_000, calldata_floor(data))
         if limit > GAS_CAP:
-            raise ChainError(f"a transaction of {limit:,} gas is too large; {GAS_CAP:,} are the most")
+            raise ChainError(f"a transaction of {limit:,} gas is too large; the maximum is {GAS_CAP:,}")
         tx = {"type": 2, "chainId": self.chain.chain_id, "data": data, "value": value, "gas": limit}
         if to is not None:
             tx["to"] = to
         return self._included(tx)
 
     def _included(self, tx: dict[str, Any]) -> Any:
-        """The receipt. A transaction that is not included, of this process or of one that was killed, is replaced by
-        one that pays more; one that the node finds too dear by one that offers less. NotYet where the account has fewer
-        transactions than its number: it cannot be included, and other moves do not wait for it."""
+        """The receipt. A pending transaction, of this process or of one that was killed, is replaced by one that pays
+        more; one above the node's cost limit by one that offers less. NotYet if the account's transaction count is
+        below the number of the transaction: it cannot be included, and other moves need not wait for it."""
         sent: list[bytes] = []
         base, tip = self.chain.fees()
         most = min(2 * base + max(tip, 1), self._most(base))
@@ -102,8 +102,8 @@ class Wallet:
             for digest in sent:
                 if (receipt := self.chain.receipt(digest, 0)) is not None:
                     return receipt
-            told = str(refusal and refusal.answer).lower()
-            if refusal is not None and CAPPED not in told and not TOO_CHEAP.search(told):
+            reply = str(refusal and refusal.answer).lower()
+            if refusal is not None and CAPPED not in reply and not TOO_CHEAP.search(reply):
                 raise refusal
             if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
                 return receipt
@@ -114,9 +114,9 @@ class Wallet:
                 )
             base, offered = self.chain.fees()[0], most
             self.chain.tell(
-                f"transaction {tx['nonce']} waits: {offered} wei per gas are offered, the base fee is {base}"
+                f"transaction {tx['nonce']} is pending: it offers {offered} wei per gas, the base fee is {base}"
             )
-            if CAPPED in told:
+            if CAPPED in reply:
                 cap, most = most - 1, (base + most) // 2
             else:
                 asked = self.chain.asked_tip() if refusal else 0
@@ -126,13 +126,13 @@ class Wallet:
             if most == offered:
                 break
         raise ChainError(
-            f"transaction {tx['nonce']} of {self.address} is not included, though {offered} wei per gas were offered; "
-            f"the most is {FEE_MULTIPLE} times the base fee (counted as {USUAL_TIP // GWEI} gwei at least), or what "
-            f"the node asks, and what {FEE_VARIABLE} allows" + (f"; {refusal}" if refusal else "")
+            f"transaction {tx['nonce']} of {self.address} is not included, though it offers {offered} wei per gas; the "
+            f"maximum is {FEE_MULTIPLE} times the base fee (counted as at least {USUAL_TIP // GWEI} gwei), or base fee "
+            f"and tip that the node proposes, and at most {FEE_VARIABLE}" + (f"; {refusal}" if refusal else "")
         )
 
     def _count(self) -> int:
-        """Transactions of the account in the newest state."""
+        """Transaction count of the account in the newest state."""
         count = self.chain.web3.eth.get_transaction_count
         return self.chain.ask(lambda: quantity(count(self.address, "latest")))
 
@@ -151,23 +151,23 @@ class Wallet:
             self.chain.ask(lambda: self.chain.web3.eth.send_raw_transaction(signed.raw_transaction))
         except RefusedError as refusal:
             return refusal
-        sent.append(signed.hash)  # whatever the endpoint says that it is
+        sent.append(signed.hash)  # the own hash: the endpoint's reply is not used
         return None
 
     def _most(self, base: int, asked: int = 0) -> int:
-        """What a transaction may offer per gas where the node asks for a tip; TooDear if the base fee alone is more
-        than the user pays."""
+        """The maximum that a transaction offers per gas, with the tip `asked` by the node; TooDear if the base fee
+        alone is above the user's upper bound."""
         ceiling = fee_ceiling()
         if base > ceiling:
             raise TooDear(
-                f"{self.chain.url} says that the base fee is {base // GWEI:,} gwei per gas, at most "
-                f"{ceiling // GWEI:,} are paid: nothing is sent; use another endpoint, or put a larger number into "
-                f"{FEE_VARIABLE} if it is true"
+                f"{self.chain.url} reports that the base fee is {base // GWEI:,} gwei per gas, above the maximum of "
+                f"{ceiling // GWEI:,}: no transaction is sent; use another endpoint, or a larger {FEE_VARIABLE} if the "
+                "fee is real"
             )
         return min(ceiling, max(FEE_MULTIPLE * max(base, USUAL_TIP), base + asked))
 
     def deploy(self, name: str, *args: Any) -> str:
-        """Deploy a checked-in contract; its address."""
+        """Deploy a contract of the artifacts; returns its address."""
         if not self.chain.balance(self.address):
             raise ChainError(f"{self.address} has no ether on chain {self.chain.chain_id}; send it some")
         compiled = artifact(name)
@@ -178,7 +178,7 @@ class Wallet:
             gas = self.chain.ask(lambda: quantity(constructor.estimate_gas({"from": self.address})))
         except ContractLogicError as refusal:
             raise ChainError(
-                f"{name} refuses chain {self.chain.chain_id}, or what it is to be made of: "
+                f"{name} refuses chain {self.chain.chain_id}, or its constructor arguments: "
                 f"{_error_name(compiled['abi'], refusal)}"
             ) from None
         return str(self.send(None, data, gas=gas)["contractAddress"])
@@ -188,12 +188,12 @@ def _error_name(abi: list[dict[str, Any]], refusal: ContractLogicError) -> str:
     """Name of the custom error of a constructor."""
     errors = [(e["name"], ",".join(i["type"] for i in e["inputs"])) for e in abi if e["type"] == "error"]
     names = {Web3.keccak(text=f"{name}({types})")[:4].hex(): name for name, types in errors}
-    told = str(refusal.data)
-    return str(names.get(told[2:10], "a part that is none" if told in ("None", "0x") else told))
+    data = str(refusal.data)
+    return str(names.get(data[2:10], "a part is not a valid contract" if data in ("None", "0x") else data))
 
 
 def deploy_game(wallet: Wallet, referee: str | None = None, listener: NullProgress = NULL_PROGRESS) -> str:
-    """Deploy the whole system, or the game over another referee, which then decides in every mode; the game's
+    """Deploy the whole system, or the game with a given referee, which then decides in every mode; returns the game's
     address."""
     done, total = 0, 3 if referee else 6
 
