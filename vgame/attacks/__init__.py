@@ -1,2 +1,1 @@
-"""Every way to cheat, each an honest role plus one named patch. The demonstration, the drills and the tests play the
-same ones."""
+"""All attacks, each an honest role plus one named patch. The demo, the drills and the tests play the same attacks."""

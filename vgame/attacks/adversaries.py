@@ -1,6 +1,6 @@
 """Adversaries: each an honest player plus one named patch. The demo, the drills and the tests play the same ones.
 
-A cheat's computation is a patch from computation.py (by name, so that this module needs no torch); its conduct in the
+The false computation is a patch from computation.py (by name, so that this module needs no torch); the behaviour in the
 game is here.
 """
 
@@ -23,7 +23,8 @@ from vgame.errors import ContractError
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A named way to cheat: the patch of the computation, and the moves that the trainer never makes."""
+    """A named way to cheat: `patch`, the change of the computation, and `silent`, the moves that the trainer never
+    makes."""
 
     name: str
     title: str
@@ -41,21 +42,21 @@ ATTACKS = {
         Attack("skipped-steps", "three steps skipped, the state copied", "skipped_steps"),
         Attack("flipped-bit", "one bit of one weight flipped", "flipped_bit"),
         Attack("wrong-activation", "one activation inside a step halved", "wrong_activation"),
-        Attack("inconsistent-trace", "a state that its own trace does not end in", "inconsistent_trace"),
+        Attack("inconsistent-trace", "a state that does not follow from its own trace", "inconsistent_trace"),
         Attack("other-initial-state", "training started from other weights", "other_initial_state"),
         Attack(
             "silent-before-leaf",
-            "falls silent before it opens the leaf",
+            "stops answering before it opens the leaf",
             "wrong_activation",
             frozenset({"openLeaf", "prove"}),
         ),
-        Attack("silent-after-leaf", "falls silent after it opened the leaf", "wrong_activation"),
+        Attack("silent-after-leaf", "stops answering after it opened the leaf", "wrong_activation"),
         Attack("false-divergence", "claims that the job diverged", "false_divergence"),
     )
 }
 
 
-#: Played over a job in mode `logged`; its patch is vgame.attacks.tampered_log.Tampering.
+#: For a job in mode `logged`; its patch is vgame.attacks.tampered_log.Tampering.
 TAMPERED_LOG = Attack("tampered log", "values steered by directions of rounding far from any midpoint", "tampered_log")
 
 
@@ -70,7 +71,7 @@ class CheatingTrainer(Trainer):
         return False if name in self.silent else super().attempt(name, *args, value=value)
 
     def step(self) -> bool:
-        """It answers as long as it can, and stops for good when a move of its own convicts it."""
+        """Answer as long as possible; a move that the contract refuses is ignored."""
         try:
             return super().step()
         except ContractError:
@@ -78,9 +79,9 @@ class CheatingTrainer(Trainer):
 
 
 class FalseAccuser(Auditor):
-    """Disputes an honest claim along a path of its own choice; `step_wanted` leads it to one training step.
+    """Disputes an honest claim along an arbitrary path; `step_wanted` leads it to one training step.
 
-    It knows nothing but what is revealed, and the program.
+    It uses only the revealed nodes and the program.
     """
 
     def __init__(self, game: Game, job: bytes, machine: Machine, *, idle: bool = False, step_wanted: int = 0) -> None:
@@ -105,7 +106,7 @@ class FalseAccuser(Auditor):
         return not (self.idle and view.job.phase is Phase.CLAIMED) and super().others(view)
 
     def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
-        """Any legal move; the contract says what cannot be contested."""
+        """Any legal move; the contract refuses nodes that cannot be contested."""
         if d.level is Level.TENSOR and d.height == 0:
             element = min(d.index * LEAF_WORDS + self.dice.randrange(LEAF_WORDS), d.elements - 1)
             return self.name("selectElement", number, d, element, view.leaf(d.node))
@@ -122,7 +123,7 @@ class FalseAccuser(Auditor):
         return False
 
     def order(self, node: Node) -> Sequence[int]:
-        """Children in the order in which they are tried: the one above the wanted step first, then at random."""
+        """Indices of the children in the order of the tries: first the one above the wanted step, then at random."""
         count = len(node.children)
         indices = self.dice.sample(range(count), count)
         if self.step_wanted and node.kind in (Kind.RUN, Kind.SEGMENT):
@@ -132,5 +133,5 @@ class FalseAccuser(Auditor):
         return indices
 
     def prove(self, view: ClaimView, number: int, d: Dispute) -> bool:
-        """Proving would only show that the trainer is right."""
+        """Never prove: a proof would only show that the trainer is right."""
         return False

@@ -1,4 +1,4 @@
-"""A false computation, made of an honest one: what a cheat's own run is handed (vgame/agents/local_run.py)."""
+"""Turns an honest computation into a false one, for the own run of a cheat (vgame/agents/local_run.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vgame.runs.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Cheat:
-    """The attack of that name, from `step` on."""
+    """The attack with a name, from `step` on."""
 
     attack: str
     step: int
@@ -22,7 +22,7 @@ class Cheat:
     def falsify(
         self, store: Store, executor: Executor
     ) -> tuple[Store, computation.PatchedExecutor, computation.CheatingHistory]:
-        """A copy of the store up to the attack, and what computes on from there."""
+        """A copy of the store up to the attack, and the false stepper and history that continue from there."""
         patch = getattr(computation, ATTACKS[self.attack].patch)(store.bundle, self.step)
         forked = store.fork(store.folder.parent / self.attack, (patch.first - 1) // store.bundle.interval)
         stepper = computation.PatchedExecutor(executor, patch)

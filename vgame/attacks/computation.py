@@ -1,6 +1,6 @@
 """Ways to cheat in the computation: each is an honest executor plus one named patch.
 
-How the cheat then behaves in the game (answers, falls silent, lies in a trace) is vgame/attacks/adversaries.py.
+The behaviour in the game (an answer, no answer, a false trace) is in vgame/attacks/adversaries.py.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def _as_computed(step: int, operator: int, output: torch.Tensor, before: State) 
 
 @dataclass(frozen=True)
 class Patch:
-    """What a cheat changes.
+    """The changes of a cheat.
 
-    output: an operator's output, and so everything after it; shown: only what is shown of the step in a trace; state:
-    the state after a step, against its own trace; initial: the state that training starts from; scalars: their table.
+    output: an operator's output, and so everything after it; shown: only the output in the trace; state: the state
+    after a step, in contradiction to its trace; initial: the initial state of the training; scalars: their table.
     """
 
     output: Output = _as_computed
@@ -56,7 +56,7 @@ class PatchedExecutor:
         return self.patch.initial(self.executor.initial(state))
 
     def step(self, step: int, state: State, tap: Tap | None = None) -> StepResult:
-        """A step with the patch in it; `tap` sees what the cheat shows."""
+        """One step with the patch; `tap` receives the outputs that the cheat shows."""
 
         def patched(operator: int, output: torch.Tensor) -> torch.Tensor:
             output = self.patch.output(step, operator, output, state)
@@ -69,7 +69,7 @@ class PatchedExecutor:
 
 
 class CheatingHistory(History):
-    """The history of a cheat: when asked for partial sums it makes them add up to what it claims."""
+    """The history of a cheat: its partial sums are changed so that they add up to the claimed element."""
 
     def partials(self, step: int, operator: int, element: int) -> list[bytes]:
         claimed = int.from_bytes(self.words(step, operator)[4 * element : 4 * element + 4], "little")
@@ -80,18 +80,18 @@ class CheatingHistory(History):
         return [p.encode() for p in sums]
 
 
-# ---- where to strike ----
+# ---- targets ----
 
 
 def loading_of(program: Program, datum: int) -> int:
-    """The operator that loads a batch of a data tensor."""
+    """Index of the operator that loads a batch of a data tensor."""
     return next(
         i for i, op in enumerate(program.operators) if isinstance(op, Gather) and op.table == Ref(RefClass.DATA, datum)
     )
 
 
 def activation_of(program: Program) -> int:
-    """A matrix product of the forward pass, half-way."""
+    """Index of a matrix product in the middle of the forward pass."""
     forward = [
         i
         for i, op in enumerate(program.operators)
@@ -174,7 +174,7 @@ def wrong_learning_rate(bundle: Bundle, step: int) -> Patch:
 
 
 def skipped_steps(bundle: Bundle, step: int) -> Patch:
-    """Three steps are not computed: the state is copied, and each trace ends in the copied tensors."""
+    """Three steps are not computed: the state is copied, and each trace ends with the copied tensors."""
     sources = {s.ref.index: t for t, s in enumerate(bundle.program.sources) if s.ref.cls is RefClass.OPERATOR}
 
     def state(s: int, old: State, new: State) -> State:
@@ -221,7 +221,7 @@ def inconsistent_trace(bundle: Bundle, step: int) -> Patch:
 
 
 def other_initial_state(bundle: Bundle, step: int) -> Patch:
-    """Training starts from other weights than the job ordered."""
+    """Training starts from other weights than the ordered ones."""
     tensor, _ = weight_of(bundle.program)
 
     def initial(state: State) -> State:

@@ -1,8 +1,8 @@
-"""Every way to cheat in a delivery, of either side: the real seller and buyer, each with one thing changed. Demo and
-tests play them.
+"""All attacks of either side in a delivery: the real seller and buyer, each with one change. The demo and the tests
+play them.
 
-In: a job that is ordered, its trainer and its client on a chain whose clock can be moved. Out: how the job ended, which
-calls the contract refused.
+In: an ordered job, its trainer and its client, on a chain whose clock can be moved. Out: the end of the job, and the
+calls that the contract refused.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ROUNDS = 60 + 4 * MOST_REQUESTS
 
 @dataclass(frozen=True)
 class Cheat:
-    """`end`: the phase in which the job has to end. `change`: what is committed instead of the sealed state; `other`:
-    which state is sealed instead. `silent`: calls that the trainer never makes. `unserved`, `garbled`: files that do
-    not come, or come damaged. `absent`: the client does nothing. `tries`: what else is sent when a phase begins."""
+    """`end`: the phase in which the job must end. `change`: the change of the committed ciphertext; `other`: the state
+    that is encrypted instead. `silent`: calls that the trainer never makes. `unserved`, `garbled`: files that are
+    missing or damaged. `absent`: the client does nothing. `tries`: further calls at the begin of a phase."""
 
     name: str
     title: str
@@ -57,7 +57,7 @@ class _Silent(Trainer):
 
 
 class Exchange:
-    """One job with delivery, from its acceptance to its end. `words`: those of the final state, uint32 each."""
+    """One job with delivery, from its acceptance to its end. `words`: the words of the final state, uint32."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Exchange:
     def offer(self) -> tuple[bytes, ...]:
         return astuple(read_offer(self.seller.public)[1])
 
-    # ---- what is served ----
+    # ---- the served files ----
 
     def _read(self, name: str, first: int, size: int) -> bytes:
         return (self.seller.public / name).read_bytes()[first : first + size]
@@ -104,14 +104,14 @@ class Exchange:
     # ---- the course ----
 
     def claim(self) -> None:
-        """Accept, seal as the cheat does, claim."""
+        """Accept, encrypt with the cheat's change, claim."""
         self.trainer.accept()
         if self.cheat.change or self.cheat.other:
             self._seal()
         self.trainer.claim()
 
     def _seal(self) -> None:
-        """The offer always holds the true final state: the claim is not what is cheated with."""
+        """Encrypt with the cheat's change. The offer always has the true final state, because the claim is honest."""
         seller, key = self.seller, self.seller.key(make=True)
         final = self.trainer.checkpoint(len(self.trainer.machine.checkpoints))[0]
         words = self.cheat.other(self.words) if self.cheat.other else self.words
@@ -119,7 +119,7 @@ class Exchange:
         write_offer(seller.public, self.job, replace(offer, final_state=final))
 
     def play(self) -> Phase:
-        """After the challenge window, to the end of the job and the last withdrawal."""
+        """Play from the end of the challenge window to the end of the job and the last withdrawal."""
         for _ in range(ROUNDS):
             if (phase := self.phase) in ENDED:
                 for game in (self.client, self.trainer.game):
@@ -134,7 +134,7 @@ class Exchange:
         raise VgameError(f"{self.cheat.name}: the job is still {phase.name.lower()} after {ROUNDS} rounds")
 
     def _wait(self) -> None:
-        """A third of the window that runs."""
+        """Move the clock by a third of the present window."""
         job = self.client.job(self.job)
         if job.phase in IN_DELIVERY:
             window, _ = delivery_window(job, self.client.exchange(self.job), self.client.chain.now())
@@ -153,7 +153,7 @@ class Exchange:
         return before != (self.client.exchange(self.job), self.phase)
 
     def refused(self, error: str, game: Game, name: str, *args: object) -> None:
-        """A call that the contract must not accept."""
+        """Make a call that the contract must refuse with an error."""
         try:
             game.send(name, *args)
         except ContractError as found:
@@ -161,10 +161,10 @@ class Exchange:
                 raise
             self.refusals.append(f"{name}: {error}")
             return
-        raise VgameError(f"{self.cheat.name}: the contract accepted {name}, which it had to refuse by {error}")
+        raise VgameError(f"{self.cheat.name}: the contract accepted {name}, but must refuse it with {error}")
 
 
-# ---- what is committed ----
+# ---- changes of the committed ciphertext ----
 
 
 def _garbage(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
@@ -182,17 +182,17 @@ def _wrong_hash(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
 
 
 def _plain(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
-    """Zeros instead of anything."""
+    """Zeros instead of the ciphertext."""
     cipher[:] = 0
 
 
 def _swapped(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
-    """Two leaves of a tensor change places, ciphertext only."""
+    """Two leaves of a tensor change places, in the ciphertext only."""
     if piece.count > 1:
         cipher[[0, 1]] = cipher[[1, 0]]
 
 
-# ---- what else is sent ----
+# ---- further calls ----
 
 
 def _honest_leaf(x: Exchange) -> tuple[object, ...]:
@@ -212,7 +212,7 @@ def _honest_node(x: Exchange) -> tuple[object, ...]:
 
 
 def _request_all(x: Exchange) -> None:
-    """Every chunk, as many as the contract takes; one more is refused."""
+    """Request every chunk, up to the contract's maximum; one more request is refused."""
     places = [(t, c) for t, count in enumerate(x.seller.shape.chunks) for c in range(count)]
     now = read(x.client, x.job)
     for index, place in enumerate(places[:MOST_REQUESTS]):
@@ -225,7 +225,7 @@ def _request_all(x: Exchange) -> None:
 def _then(
     error: str, side: str, name: str, args: Callable[[Exchange], tuple[object, ...]]
 ) -> Callable[[Exchange], None]:
-    """Send it, the contract refuses."""
+    """An attempt to make a call, which the contract refuses with an error."""
     return lambda x: x.refused(error, x.client if side == "client" else x.trainer.game, name, *args(x))
 
 
@@ -258,12 +258,14 @@ CHEATS = {
     cheat.name: cheat
     for cheat in (
         # the trainer
-        Cheat("garbage-ciphertext", "commits to garbage for ciphertext", _NO, change=_garbage),
-        Cheat("no-ciphertext", "commits to zeros for ciphertext", _NO, change=_plain),
-        Cheat("one-wrong-leaf", "one bit of one leaf's ciphertext is another", _NO, change=_one_bit),
+        Cheat("garbage-ciphertext", "commits to garbage instead of the ciphertext", _NO, change=_garbage),
+        Cheat("no-ciphertext", "commits to zeros instead of the ciphertext", _NO, change=_plain),
+        Cheat("one-wrong-leaf", "one bit of one leaf's ciphertext is flipped", _NO, change=_one_bit),
         Cheat("moved-leaves", "two leaves of the ciphertext change places", _NO, change=_swapped),
-        Cheat("wrong-true-hash", "hangs a false hash under the final state", _NO, change=_wrong_hash),
-        Cheat("other-state", "sells another state than it trained", _NO, other=lambda words: [w ^ 1 for w in words]),
+        Cheat("wrong-true-hash", "puts a false hash below the final state", _NO, change=_wrong_hash),
+        Cheat(
+            "other-state", "sells another state than the trained one", _NO, other=lambda words: [w ^ 1 for w in words]
+        ),
         Cheat(
             "wrong-key",
             "reveals another key",
@@ -317,7 +319,7 @@ CHEATS = {
         ),
         Cheat(
             "moved-complaint",
-            "complains about an honest leaf as if it lay elsewhere",
+            "complains about an honest leaf with a wrong position",
             Phase.FINAL,
             tries={
                 Phase.REVEALED: _then("BadProof", "client", "badLeaf", _moved_leaf),
@@ -357,10 +359,10 @@ CHEATS = {
         ),
         Cheat(
             "requests-to-the-limit",
-            "requests as many chunks as it may",
+            "requests the maximum number of chunks",
             Phase.FINAL,
             tries={Phase.DELIVERING: _request_all},
         ),
-        Cheat("silent-client", "never says a word", Phase.FINAL, absent=True),
+        Cheat("silent-client", "makes no call at all", Phase.FINAL, absent=True),
     )
 }

@@ -1,6 +1,7 @@
-"""The attack "tampered log": a trainer that steers values by directions, and computes on with what they give, so that
-its run agrees with its log. Far from a midpoint the auditor's predicate convicts it (admissible.py); at a midpoint
-either direction is a rounding that some device makes, and what can be won there is one unit in the last of b places.
+"""The attack "tampered log": a trainer changes values by false directions in its log, and continues with the changed
+values, so that its run agrees with its log. Far from a midpoint the auditor's predicate convicts it (admissible.py). At
+a midpoint either direction is a rounding that some device makes, and the gain is at most one unit in the last of b
+places.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from vgame.logged.kernels import Enclose, Logged, LoggedExecutor
 from vgame.logged.rounding import cells, copy_entries
 from vgame.logged.sums import Entries, Site
 
-#: So many values are steered in the demonstration.
+#: Number of changed values in the demonstration.
 STEERED = 64
 
 
 class Tampering(Logged):
-    """Rounds the elements that `choose` names of one operator, in one step, to the other end of their cells, and logs
-    that unless `log` is false. When the step is made again, following its own log, it gives the same."""
+    """Rounds the elements selected by `choose`, of one operator in one step, to the other end of their cells, and logs
+    the directions unless `log` is false. A repetition of the step, with its own log, gives the same values."""
 
     target: tuple[int, int] | None = None
 
     def strike(
         self, step: int, operator: int, choose: Callable[[Tensor, Tensor, Enclose], list[int]], log: bool = True
     ) -> None:
-        """choose(positions, sums, enclose): the flat positions to tamper with."""
+        """Set the target. choose(positions, sums, enclose) returns the flat positions to change."""
         self.target, self.choose, self.log, self.struck, self.strict = (step, operator), choose, log, [], False
         self.steered: tuple[Tensor, Tensor] | None = None  # positions, values
 
@@ -52,11 +53,11 @@ class Tampering(Logged):
         return out
 
     def _steer(self, operator: int, positions: Tensor, sums: Tensor, enclose: Enclose) -> None:
-        """The other ends of the chosen cells, and the entries that name them."""
+        """Compute the other ends of the chosen cells, and their log entries."""
         order = torch.argsort(positions)
         chosen = torch.tensor(self.choose(positions[order], sums[order], enclose), dtype=torch.int64)
         s = sums[order][chosen]
-        up = cells(s, self.bits)[0] <= s.abs()  # honest would be the other end
+        up = cells(s, self.bits)[0] <= s.abs()  # the opposite of the honest direction
         self.steered = chosen, copy_entries(s, self.bits, up)
         self.struck = sorted(chosen.tolist())
         if self.log:
@@ -67,7 +68,7 @@ class Tampering(Logged):
 
 
 def steer(executor: LoggedExecutor, step: int) -> None:
-    """From now on the executor tampers with a layer's first activations in one step."""
+    """Make the executor change a layer's first activations in one step."""
     kernels = executor.kernels
     tampering = Tampering(kernels.program, kernels.bits, kernels.windows)
     tampering.strike(
