@@ -7,11 +7,11 @@ import {ISettlement} from "./ISettlement.sol";
 import {Merkle} from "./Merkle.sol";
 import {Payout} from "./Payout.sol";
 
-/// @title A bonus for a trained state that counts enough on a committed test set (docs/bonus.md)
-/// @notice Outside of the game, and without any power in it. Whoever pays fixes the order of an evaluation but for its
-/// initial state; that is the final state of a training, beside totals that begin at zero. A final claim of that
-/// evaluation whose total is `least` or more pays the trainer of the training. Nothing else does, and the lack of it is
-/// decided by time alone, so a false low number harms nobody.
+/// @title A bonus for a trained state with a high enough total on a committed test set (docs/bonus.md)
+/// @notice A separate contract without rights in the game. The payer fixes the order of an evaluation except for its
+/// initial state, which is the final state of a training together with totals that begin at zero. A final claim of that
+/// evaluation with a total of at least `least` pays the trainer of the training. Nothing else pays the bonus. The lack
+/// of such a claim is decided by time alone, so a false low total does no harm.
 contract AccuracyEscrow {
     /// @dev 2^30 in binary32. A total whose parts' absolute values sum to less has not passed 2^31
     /// (vgame/api_evaluation.py).
@@ -21,16 +21,16 @@ contract AccuracyEscrow {
     /// @param evaluation hash of the evaluation's order without initial root and trainer
     /// @param layout hash of the list that makes the evaluation's initial state: an entry below 2^24 is the training's
     /// state tensor of that number, any other the root of a tensor of its own
-    /// @param payer who paid
-    /// @param promisedAt when it was paid in
-    /// @param since when the window began; 0 before
-    /// @param settledAt when the money was paid or given back; 0: not yet
-    /// @param paid to the trainer
-    /// @param window seconds in which an evaluation has to become final
-    /// @param amount what the trainer is paid
+    /// @param payer account that paid
+    /// @param promisedAt time of the payment
+    /// @param since begin of the window; 0 before
+    /// @param settledAt time at which the money was paid or returned; 0: not yet
+    /// @param paid the money went to the trainer
+    /// @param window seconds in which an evaluation must become final
+    /// @param amount the trainer's bonus
     /// @param total state tensor of the evaluation that holds the total
-    /// @param size the one that holds the sum of the absolute values of what was added to it, in binary32
-    /// @param least the mark
+    /// @param size state tensor that holds the sum of the absolute values of the total's terms, in binary32
+    /// @param least the total that is needed for the bonus
     struct Bonus {
         bytes32 training;
         bytes32 evaluation;
@@ -81,15 +81,15 @@ contract AccuracyEscrow {
         bytes32[] sizePath;
     }
 
-    /// @notice The game whose jobs are meant, fixed at deployment.
+    /// @notice The game of the jobs, fixed at deployment.
     ISettlement public immutable game;
 
-    /// @notice What an account may withdraw.
+    /// @notice Wei that an account may withdraw.
     mapping(address account => uint256) public credits;
 
     mapping(bytes32 id => Bonus) private _bonuses;
 
-    /// @notice `evaluation` is what has to be ordered, with the initial root and the training's trainer.
+    /// @notice `evaluation` is the order to place, after adding the initial root and the training's trainer.
     event Promised(
         bytes32 indexed id,
         bytes32 indexed training,
@@ -99,26 +99,26 @@ contract AccuracyEscrow {
         IGame.JobSpec evaluation,
         bytes32[] layout
     );
-    /// @notice The evaluation of the trained state may be ordered until then.
+    /// @notice The window for the evaluation of the trained state begins, and ends at `until`.
     event Started(bytes32 indexed id, uint256 until);
-    /// @notice A final evaluation has reached the mark.
+    /// @notice A final evaluation has a total of at least `least`.
     event Paid(bytes32 indexed id, address indexed trainer, bytes32 evaluation, int32 total, uint256 amount);
-    /// @notice The payer has its money back.
+    /// @notice The money was returned to the payer.
     event Returned(bytes32 indexed id, uint256 amount);
-    /// @notice Money that was owed has left the contract.
+    /// @notice Credits have left the contract.
     event Withdrawn(address indexed account, address recipient, uint256 amount);
 
     /// @notice This bonus was promised before.
     error BonusExists(bytes32 id);
     /// @notice There is no such bonus, or it is settled.
     error NoBonus(bytes32 id);
-    /// @notice A bonus of nothing is none.
+    /// @notice A bonus must be more than 0 wei.
     error NoMoney();
     /// @notice The evaluation starts from the trained state: its initial root is 0 here.
     error InitialRootGiven(bytes32 root);
     /// @notice The evaluation's order names the trainer of the training, which the promise cannot know.
     error TrainerGiven(address trainer);
-    /// @notice A bond below twice the bonus could be forfeited with a gain.
+    /// @notice The trainer's bond is below twice the bonus, so a false claim could be profitable.
     error BondTooSmall(uint256 actual, uint256 least);
     /// @notice The training is over, or has not been ordered.
     error NotAhead(IGame.Phase phase);
@@ -126,25 +126,26 @@ contract AccuracyEscrow {
     error NoSuchTensor(uint256 index, uint256 count);
     /// @notice The training is not final, or has diverged.
     error NotTrained(bytes32 job, IGame.Phase phase, uint256 divergedAt);
-    /// @notice The evaluation was claimed before its window began (0: it has not), when the trained state was not public.
+    /// @notice The evaluation was claimed before the window began (0: it has not), when the trained state was not
+    /// public.
     error ClaimedTooEarly(uint256 actual, uint256 from);
-    /// @notice The recipient does not take the money.
+    /// @notice The recipient does not accept the money.
     error PaymentRefused(address recipient);
-    /// @notice The time for the evaluation runs.
+    /// @notice The window for the evaluation has already begun.
     error AlreadyStarted(uint256 since);
-    /// @notice The payer can have its money back from then on.
+    /// @notice The money can be returned to the payer only from the time `from` on.
     error NotOver(uint256 now_, uint256 from);
     /// @notice The evaluation's order does not name the trainer of the training.
     error WrongTrainer(address actual, address expected);
-    /// @notice The shown state is not the one that was trained.
+    /// @notice The shown state is not the trained one.
     error WrongRoot(bytes32 actual, bytes32 expected);
-    /// @notice The list has another length.
+    /// @notice The list has a wrong length.
     error WrongCount(uint256 actual, uint256 expected);
-    /// @notice The total is below the mark.
+    /// @notice The total is below `least`.
     error MarkMissed(int32 total, int32 least);
-    /// @notice The total may have begun again beyond 2^31.
+    /// @notice The total may have overflowed 2^31.
     error TotalTooLarge(uint32 size);
-    /// @notice The account is owed nothing.
+    /// @notice The account has no credits.
     error NothingOwed();
 
     constructor(ISettlement game_) {
@@ -173,7 +174,7 @@ contract AccuracyEscrow {
             uint256 source = uint256(layout[i]);
             if (source >> 24 == 0 && source >= training.states) revert NoSuchTensor(source, training.states);
         }
-        // a bonus that no state of the evaluation can reach
+        // tensors that the evaluation does not have would make the bonus unreachable
         uint256 largest = terms.total > terms.size ? terms.total : terms.size;
         if (largest >= layout.length) revert NoSuchTensor(largest, layout.length);
         id = keccak256(abi.encode(terms, evaluation, layout, msg.sender, msg.value, nonce));
@@ -205,8 +206,9 @@ contract AccuracyEscrow {
         emit Started(id, block.timestamp + b.window);
     }
 
-    /// @notice Show that a final evaluation of the trained state reaches the mark: the trainer is paid. Anyone.
-    /// @dev Also after the window, as long as nobody has taken the money back.
+    /// @notice Prove that a final evaluation of the trained state has a total of at least `least`: the trainer is paid.
+    /// Anyone.
+    /// @dev Also after the window, as long as the money was not returned.
     function pay(bytes32 id, Proof calldata p) external {
         Bonus memory b = _bonus(id);
         IGame.Job memory training = _trained(b.training);
@@ -214,14 +216,14 @@ contract AccuracyEscrow {
         if (b.since == 0 || evaluation.claimedAt < b.since) revert ClaimedTooEarly(evaluation.claimedAt, b.since);
         _expect(keccak256(abi.encodePacked(p.layout)), b.layout);
         _expect(_initialRoot(training, p), evaluation.spec.initialRoot);
-        // only this order is paid: its auditors see every claim that could be
+        // only this order is paid, so auditors know all claims that can be paid
         if (evaluation.spec.trainer != training.trainer) revert WrongTrainer(evaluation.spec.trainer, training.trainer);
         (evaluation.spec.initialRoot, evaluation.spec.trainer) = (0, address(0));
         _expect(keccak256(abi.encode(evaluation.spec)), b.evaluation);
         _checkFinal(evaluation, p.measured, p.measuredPath);
         _checkWord(evaluation, p.measured, b.total, p.total, p.totalPath);
         _checkWord(evaluation, p.measured, b.size, p.size, p.sizePath);
-        // NaN and what is negative are larger words.
+        // NaN and negative numbers are larger words.
         if (p.size >= TOO_LARGE) revert TotalTooLarge(p.size);
         int32 total = int32(p.total);
         if (total < b.least) revert MarkMissed(total, b.least);
@@ -230,7 +232,7 @@ contract AccuracyEscrow {
         emit Paid(id, training.trainer, p.evaluation, total, b.amount);
     }
 
-    /// @notice Give the money back: the training has ended without a delivered state, or the window is over. Anyone.
+    /// @notice Return the money: the training has ended without a delivered state, or the window is over. Anyone.
     function giveBack(bytes32 id) external {
         Bonus memory b = _bonus(id);
         if (!_failed(game.getJob(b.training))) {
@@ -244,7 +246,7 @@ contract AccuracyEscrow {
         emit Returned(id, b.amount);
     }
 
-    /// @notice Have the caller's credits paid to an address.
+    /// @notice Pay the caller's credits to an address.
     function withdraw(address payable recipient) external {
         uint256 amount = credits[msg.sender];
         if (amount == 0) revert NothingOwed();
@@ -268,14 +270,14 @@ contract AccuracyEscrow {
         (_bonuses[id].settledAt, _bonuses[id].paid) = (uint32(block.timestamp), paid);
     }
 
-    /// @dev A final claim "trained"; with delivery also the state has arrived.
+    /// @dev Reverts unless the claim is "trained" and final, and the state was delivered (with delivery).
     function _trained(bytes32 id) private view returns (IGame.Job memory job) {
         job = game.getJob(id);
         if (job.phase != IGameTypes.Phase.Final || job.divergedAt != 0)
             revert NotTrained(id, job.phase, job.divergedAt);
     }
 
-    /// @dev The training has ended, and can never be what `_trained` asks for.
+    /// @dev Has the training ended so that `_trained` can never succeed?
     function _failed(IGame.Job memory job) private pure returns (bool) {
         if (job.phase == IGameTypes.Phase.Final) return job.divergedAt != 0;
         return
@@ -285,7 +287,7 @@ contract AccuracyEscrow {
             job.phase == IGameTypes.Phase.Declined;
     }
 
-    /// @dev Root of the state that the evaluation must start from.
+    /// @dev Root of the evaluation's required initial state.
     function _initialRoot(IGame.Job memory training, Proof calldata p) private view returns (bytes32) {
         if (p.tensors.length != training.states) revert WrongCount(p.tensors.length, training.states);
         _expect(Merkle.foldOf(Merkle.STATE, p.tensors, 0), p.trained);
@@ -299,7 +301,7 @@ contract AccuracyEscrow {
         return Merkle.foldPadded(Merkle.STATE, roots, 0);
     }
 
-    /// @dev `state` is the last checkpoint of a claim.
+    /// @dev Reverts unless `state` is the last checkpoint of a claim.
     function _checkFinal(IGame.Job memory job, bytes32 state, bytes32[] calldata path) private view {
         uint256 height = Merkle.height(job.checkpoints);
         bytes32 log = Merkle.padding(Merkle.LOG, 0);
@@ -311,7 +313,8 @@ contract AccuracyEscrow {
         _expect(Merkle.pathRoot(Merkle.RUN, leaf, job.checkpoints - 1, path, height), job.runRoot);
     }
 
-    /// @dev The state tensor of that number is this one word: a leaf of 512 bytes, little-endian, the rest zero.
+    /// @dev Reverts unless the state tensor with that number is this single word: a leaf of 512 bytes, little-endian,
+    /// the rest zero.
     function _checkWord(
         IGame.Job memory job,
         bytes32 state,

@@ -4,10 +4,10 @@ pragma solidity 0.8.37;
 import {Merkle} from "./Merkle.sol";
 
 /// @title The cipher tree: ciphertext and true hashes in one tree (docs/delivery.md section 2)
-/// @notice In: cipher leaves, pairs, a key. Out: pairs, plain text's hashes. Twin: vgame/delivery/cipher.py.
+/// @notice In: cipher leaves, pairs, a key. Out: pairs, hashes of plain text. Twin: vgame/delivery/cipher.py.
 library Cipher {
     uint8 internal constant KIND = 12;
-    /// @dev Leaves that one request asks for, a power of two.
+    /// @dev Number of leaves in one request, a power of two.
     uint256 internal constant CHUNK = 64;
 
     /// @notice A node's hash in the cipher tree, and the hash of the same node in the tree of the state.
@@ -26,8 +26,8 @@ library Cipher {
         return sha256(abi.encodePacked(uint8(6), key, job));
     }
 
-    /// @notice H(0x00 ‖ CIPHER ‖ 512 bytes ‖ tensor ‖ leaf): a leaf says where it belongs, so a complaint cannot move
-    /// it.
+    /// @notice H(0x00 ‖ CIPHER ‖ 512 bytes ‖ tensor ‖ leaf): the hash contains the leaf's place, so a complaint cannot
+    /// name another place.
     function leaf(bytes calldata content, uint32 tensor, uint40 index) internal pure returns (bytes32) {
         return sha256(abi.encodePacked(uint8(0), KIND, content, tensor, index));
     }
@@ -61,7 +61,7 @@ library Cipher {
         if (!ok) revert Merkle.HashFailed();
     }
 
-    /// @notice The pair of height h over the leaves of a tensor from `first` on; behind them is padding.
+    /// @notice The pair of height h over the leaves of a tensor from `first` on, followed by padding.
     function fold(
         uint256 tensor,
         uint256 first,

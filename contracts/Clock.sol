@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-/// @title Whose turn it is, until when, and what a move costs its side (docs/protocol.md section 3)
+/// @title The side to move, its deadline, and the time that a move costs (docs/protocol.md section 3)
 /// @notice Pure. One classifier for views, moves and timeouts: a move in the second of the deadline is in time, a
-/// timeout needs a later one.
+/// timeout needs a later second.
 library Clock {
     enum Turn {
         Trainer,
@@ -12,7 +12,7 @@ library Clock {
         AuditorExpired
     }
 
-    /// @param turnAt when the auditor last moved
+    /// @param turnAt time of the auditor's last move
     /// @param grace seconds before the trainer's clock starts for this duty
     /// @param trainerLeft seconds that the trainer had when its turn began
     /// @param auditorLeft seconds that the auditor has
@@ -23,7 +23,7 @@ library Clock {
         uint256 auditorLeft;
     }
 
-    /// @notice Seconds charged to the trainer if the thing was opened at `time`.
+    /// @notice Seconds charged to the trainer for an opening at `time`.
     function trainerUsed(State memory s, uint256 time) internal pure returns (uint256) {
         uint256 start = s.turnAt + s.grace;
         return time > start ? time - start : 0;

@@ -10,16 +10,16 @@ import {Merkle} from "./Merkle.sol";
 import {Records} from "./Records.sol";
 
 /// @title The exchange of the trained state for the reward
-/// @notice Runs inside `VerificationGame` by delegatecall; at its own address there is no job, so nothing can be played
+/// @notice Runs inside `VerificationGame` by delegatecall; at its own address there is no job, so no game can be played
 /// there.
 contract Delivery is GameState, IDelivery {
     uint256 private constant MAX_REQUESTS = 64;
-    /// @dev Less than any complaint costs, also of who has credits already (tests/game/test_delivery_money.py): to be
-    /// paid for it is no gain.
+    /// @dev Lower bound of a complaint's gas, also for a caller that already has credits
+    /// (tests/game/test_delivery_money.py): the payment for a complaint is never a gain.
     uint256 private constant NODE_GAS = 35_000;
     uint256 private constant LEAF_GAS = 55_000;
-    /// @dev What every answer costs, and each byte of it: the floor of calldata. Less than it really costs, so to be
-    /// asked is no gain.
+    /// @dev Gas of every answer, and of each byte of it: the floor of calldata. Below the real cost, so a request is
+    /// never a gain for the trainer.
     uint256 private constant ANSWER_GAS = 21_000;
     uint256 private constant BYTE_GAS = 40;
 
@@ -60,10 +60,10 @@ contract Delivery is GameState, IDelivery {
     ) external payable {
         (Job storage job, Exchange storage e) = _undecided(id, offer);
         Request[] storage all = _requests[id];
-        // a call that is sent again asks for nothing twice
+        // a repeated call must not make a second request
         if (index != all.length) revert WrongIndex(all.length, index);
         if (index == MAX_REQUESTS) revert TooManyRequests(MAX_REQUESTS);
-        // A price that the trainer could refuse at once would be no request, only a nuisance.
+        // A price below the base fee could be deferred at once, so it is refused here.
         if (price < block.basefee) revert PriceTooLow(price, block.basefee);
         referee.source(job.spec.programRoot, tensor, source.header, source.record, source.path);
         uint32 elements = Records.u32(source.record, 1);
@@ -87,13 +87,13 @@ contract Delivery is GameState, IDelivery {
         emit Raised(id, index, price, cost);
     }
 
-    /// @dev SAFETY: the call brought it, and there are fewer than 2^112 wei.
+    /// @dev SAFETY: the call's value contains it, and fewer than 2^112 wei exist.
     function _takeDeposit(Exchange storage e, uint256 cost) private {
         if (msg.value != cost) revert WrongValue(msg.value, cost);
         e.deposits += uint112(cost);
     }
 
-    /// @dev In the confirm window, the client alone. INVARIANT I15: about the offer that it has seen.
+    /// @dev In the confirm window, only the client. INVARIANT I15: about the offer that it has seen.
     function _undecided(bytes32 id, bytes32 offer) private view returns (Job storage job, Exchange storage e) {
         job = _inPhase(id, Phase.Delivering);
         e = _exchanges[id];
@@ -137,7 +137,7 @@ contract Delivery is GameState, IDelivery {
         emit Answered(id, index, deposit, pay, leaves, trueHashes);
     }
 
-    /// @dev ROUNDING: in nobody's favour; both factors are whole.
+    /// @dev ROUNDING: none; both factors are integers.
     function _payAnswer(
         Job storage job,
         Exchange storage e,
@@ -146,7 +146,7 @@ contract Delivery is GameState, IDelivery {
         uint256 gas_ = _answerGas(job, r.elements, r.chunk);
         deposit = gas_ * r.price;
         pay = gas_ * Math.min(r.price, block.basefee);
-        e.deposits -= uint112(deposit); // SAFETY: it was taken
+        e.deposits -= uint112(deposit); // SAFETY: it was added before
         credits[job.trainer] += pay;
         credits[job.client] += deposit - pay;
     }
@@ -166,13 +166,13 @@ contract Delivery is GameState, IDelivery {
         }
     }
 
-    /// @dev The client had a key window to raise its price, and the trainer cannot wait for ever.
+    /// @dev The client had a key window to raise its price; the trainer must not wait without end.
     function _drop(bytes32 id, Job storage job, Exchange storage e, Request storage r, uint256 index) private {
         uint256 deposit = _answerGas(job, r.elements, r.chunk) * r.price;
         r.answeredAt = e.answeredAt = _now();
         r.dropped = true;
         e.open--;
-        e.deposits -= uint112(deposit); // SAFETY: it was taken
+        e.deposits -= uint112(deposit); // SAFETY: it was added before
         credits[job.client] += deposit;
         emit Dropped(id, index, deposit);
     }
@@ -200,7 +200,7 @@ contract Delivery is GameState, IDelivery {
     // ---- the key, and after it ----
 
     /// @inheritdoc IDelivery
-    /// @dev A key that comes late, but before anybody has said so, harms nobody: the client has what it paid for.
+    /// @dev A late key is accepted until `closeDelivery`: it does no harm, because the client receives the state.
     function revealKey(bytes32 id, Offer calldata offer, bytes32 key) external {
         Job storage job = _inPhase(id, Phase.Delivering);
         Exchange storage e = _exchanges[id];
@@ -222,7 +222,7 @@ contract Delivery is GameState, IDelivery {
     ) external {
         (Job storage job, Exchange storage e) = _contestable(id);
         _checkOffer(e, offer);
-        // A node is a state's or a tensor's by where it lies, not as the caller likes.
+        // The kind of a node (state or tensor) follows from its place; the caller cannot choose it.
         uint8 kind = place.path.length / 2 < Merkle.height(job.states) ? Merkle.STATE : Merkle.TENSOR;
         (bytes32 cipher, bytes32 plain) = Cipher.parent(kind, children[0], children[1], children[2], children[3]);
         if (plain == place.trueHash) revert NothingWrong();
@@ -270,8 +270,7 @@ contract Delivery is GameState, IDelivery {
         _fail(id, job, e, Fault.NoKey, 0);
     }
 
-    /// @dev When the time for the key begins: with the confirmation, or with the end of its window, and not before the
-    /// last answer.
+    /// @dev Begin of the key window: the confirmation or the end of the confirm window, but not before the last answer.
     function _keyFrom(Exchange storage e) private view returns (uint256) {
         return Math.max(e.confirmedAt != 0 ? e.confirmedAt : e.until, e.answeredAt);
     }
@@ -286,8 +285,8 @@ contract Delivery is GameState, IDelivery {
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
     }
 
-    /// @dev The client has its money back, the caller at most what the call cost; the rest of the bond is burnt: nobody
-    /// gains by a failure.
+    /// @dev The client gets its money back, the caller at most the cost of the call; the rest of the bond is burnt. So
+    /// no account gains by a failure.
     function _fail(bytes32 id, Job storage job, Exchange storage e, Fault fault, uint256 gas_) private {
         job.phase = Phase.Undelivered;
         uint256 bond = job.spec.trainerBond;
@@ -305,8 +304,8 @@ contract Delivery is GameState, IDelivery {
         _expect(keccak256(abi.encode(offer)), e.offer);
     }
 
-    /// @dev The pair at `index`, path.length / 2 levels below the root. Every true hash on its way up is the fold of
-    /// those below: who wants to show a fault shows the highest one.
+    /// @dev Checks the pair at `index`, path.length / 2 levels below the root. Every true hash on its path must be the
+    /// fold of those below it, so a complaint must show the highest fault.
     function _checkPair(
         Job storage job,
         Offer calldata offer,

@@ -5,16 +5,16 @@ import {Merkle} from "./Merkle.sol";
 import {Position} from "./Position.sol";
 import {Turns} from "./Turns.sol";
 
-/// @title The way of a dispute down the trees: what it enters, which node it goes to, where it ends
+/// @title The descent of a dispute through the trees: its entry, its next node, its end
 abstract contract Descent is Turns {
-    /// @dev Root, height and step of the tree that a challenge enters.
+    /// @dev Root, height and step of the tree at which a challenge begins.
     function _enter(
         bytes32 id,
         Job storage job,
         Level entry,
         uint256 where
     ) internal view returns (bytes32 root, uint8 height, uint32 step) {
-        // SAFETY: only what was posted passes; heights are below 64, steps have 32 bits
+        // SAFETY: only posted roots pass; heights are below 64, steps have 32 bits
         if (entry == Level.Run) {
             if (job.checkpoints == 0) revert NothingToContest();
             return (job.runRoot, uint8(Merkle.height(job.checkpoints)), 0);
@@ -28,7 +28,7 @@ abstract contract Descent is Turns {
         return (root, uint8(Merkle.height(states + 1)), uint32((where - 1) * job.spec.interval));
     }
 
-    /// @dev The words below a trace follow from the segment too, and all of mode `logged` from the log.
+    /// @dev The words below a trace depend also on the segment, and in mode `logged` all words depend on the log.
     function _checkBasis(bytes32 id, Job storage job, Level entry, uint256 where, Basis calldata basis) internal view {
         if (basis.divergedAt != job.divergedAt) revert WrongDivergence(job.divergedAt, basis.divergedAt);
         if (entry == Level.Run) return;
@@ -37,7 +37,7 @@ abstract contract Descent is Turns {
         if (job.spec.mode != 0) _expect(basis.log, _logs[id][c]);
     }
 
-    /// @dev At most one dispute of the guardian is open, so it is clear which one counts.
+    /// @dev The guardian has at most one open dispute, so the one that counts is unique.
     function _guard(bytes32 id, Job storage job, uint256 n) internal {
         if (job.guarded && _disputes[id][job.guardianDispute].status == Status.Open) {
             revert GuardianEngaged(job.guardianDispute);
@@ -45,7 +45,7 @@ abstract contract Descent is Turns {
         (job.guarded, job.guardianDispute) = (true, uint32(n)); // SAFETY: below 2^31 (`challenge`)
     }
 
-    /// @dev The node of that height over all that a reveal of it shows.
+    /// @dev The node of that height over all children of a reveal.
     function _parent(
         Job storage job,
         Level kind,
@@ -57,7 +57,7 @@ abstract contract Descent is Turns {
         return Merkle.foldOf(uint8(kind), children, 0);
     }
 
-    /// @dev `prior` is the state before `step` in the posted segment.
+    /// @dev Reverts unless `prior` is the state before `step` in the posted segment.
     function _checkPrior(
         bytes32 id,
         Job storage job,
@@ -92,14 +92,14 @@ abstract contract Descent is Turns {
         } else if (height == 0 && kind != Level.Trace) {
             revert WrongLevel(kind, height);
         }
-        // SAFETY: it is the auditor's turn, so the node was revealed; the roots of a segment and of a trace are, when
-        // they are posted.
+        // SAFETY: it is the auditor's turn, so the node was revealed; a post of a segment or trace also reveals its
+        // root.
         uint256 depth = Merkle.revealDepth(height, job.depth);
         _expect(Merkle.pathRoot(uint8(kind), child, index, path, depth), root);
         (height, position) = (height - depth, (position << depth) | index);
     }
 
-    /// @dev Leaves of the tree that a dispute is in; d still stands where it was before the move.
+    /// @dev Number of leaves of the tree of a dispute; d still has its position before the move.
     function _leafCount(Job storage job, Dispute storage d, Level kind) internal view returns (uint256) {
         if (kind == Level.Run) return job.checkpoints;
         if (kind == Level.State) return job.states;
@@ -109,7 +109,7 @@ abstract contract Descent is Turns {
         return _segmentLength(job, c) + 1;
     }
 
-    /// @dev A dispute that leaves the leaf of one tree for another tree takes the step of that one with it.
+    /// @dev Sets the step of a dispute that goes from a leaf of one tree into another tree.
     function _enterStep(Job storage job, Dispute storage d, Level kind) private {
         // SAFETY: a step of the claim, at most 2^32 - 1
         if (d.level == Level.Run && kind == Level.Segment) d.step = uint32(uint256(d.index) * job.spec.interval);
@@ -133,7 +133,8 @@ abstract contract Descent is Turns {
         emit Selected(id, n, Position.current(d), node);
     }
 
-    /// @dev The place of a conviction is what convicts, not the node above it: below that anything might lie.
+    /// @dev The place of a conviction is the convicting node itself, not the node above it, which may contain other
+    /// faults.
     function _convictAt(
         bytes32 id,
         Job storage job,

@@ -7,8 +7,8 @@ import {IGame} from "./IGame.sol";
 import {IReferee} from "./IReferee.sol";
 import {ISettlement} from "./ISettlement.sol";
 
-/// @title Which code answers a call that is no move
-/// @notice The targets are fixed for ever, so this is one contract in three pieces, not an upgrade.
+/// @title Selects the code for every call that is not a move
+/// @notice The targets are fixed at deployment, so this is one contract in three parts, without upgrades.
 abstract contract Dispatch is GameState {
     /// @notice Code of jobs, claims, money, views: ISettlement.
     address public immutable settlement;
@@ -16,8 +16,8 @@ abstract contract Dispatch is GameState {
     /// @notice Code of the exchange of the trained state for the reward: IDelivery.
     address public immutable delivery;
 
-    /// @dev The chain has SHA-256: a missing precompile answers nothing, and what lay in memory would count as its
-    /// answer. Each part decides by the same referee, and answers a view that only it has.
+    /// @dev Checks that the chain has SHA-256: a missing precompile returns nothing, and old memory would be used as
+    /// its result. Checks also that each part has the same referee, and implements a view that only this part has.
     constructor(address settlement_, address delivery_) {
         if (sha256("") != 0xe3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855) revert NoSha256();
         _checkPart(settlement_);

@@ -9,12 +9,12 @@ import {Merkle} from "./Merkle.sol";
 import {Position} from "./Position.sol";
 import {Queue} from "./Queue.sol";
 
-/// @title What the parts of the game share: storage, whose turn it is, small checks
+/// @title Common base of the game's parts: storage, turns, small checks
 /// @notice `VerificationGame` runs `Settlement` and `Delivery` by delegatecall, so all have exactly this storage.
 abstract contract GameState is IGame {
-    /// @dev Of a node, a segment, a trace, partial sums, or a place that was decided.
-    /// @param time when it was opened; 0: not yet
-    /// @param awaited a dispute waits for it, and is counted in the job's queue
+    /// @dev Opening of a node, a segment, a trace or partial sums, or the decision of a place.
+    /// @param time of the opening; 0: not yet
+    /// @param awaited a dispute waits for it, and it is counted in the job's queue
     struct Opening {
         uint32 time;
         bool awaited;
@@ -32,7 +32,7 @@ abstract contract GameState is IGame {
     mapping(bytes32 key => bytes32) internal _partials;
     /// @dev Mode `logged`: roots of the rounding logs of posted segments.
     mapping(bytes32 job => mapping(uint256 checkpoint => bytes32)) internal _logs;
-    /// @dev Who may answer for the trainer.
+    /// @dev Accounts that may answer for the trainer.
     mapping(bytes32 job => mapping(address account => bool)) internal _delegates;
 
     /// @inheritdoc IGame
@@ -52,12 +52,12 @@ abstract contract GameState is IGame {
 
     // ---- turns ----
 
-    /// @dev When the thing that the dispute waits for was opened; 0 if the trainer still owes it.
+    /// @dev Time of the opening that the dispute waits for; 0 if the trainer still owes it.
     function _openingOf(bytes32 id, Job storage job, Dispute storage d) internal view returns (uint32 openedAt) {
         (, openedAt) = _duty(id, job, d);
     }
 
-    /// @dev What the dispute waits for, and when it was opened; no key where nothing is to be opened.
+    /// @dev Key of the opening that the dispute waits for, and its time; key 0 if no opening is needed.
     function _duty(
         bytes32 id,
         Job storage job,
@@ -77,8 +77,8 @@ abstract contract GameState is IGame {
         openedAt = _openings[key].time;
     }
 
-    /// @dev The dispute stands at a word, a partial sum or a state tensor: a decision of this place holds for all
-    /// disputes there.
+    /// @dev Is the dispute at a word, a partial sum or a state tensor? A decision there holds for all disputes at the
+    /// same place.
     function _isDecisive(Dispute storage d) internal view returns (bool) {
         return
             d.level == Level.Partial ||
@@ -95,8 +95,8 @@ abstract contract GameState is IGame {
         return true;
     }
 
-    /// @dev When the root that a dispute entered by was posted; 0 if it was not revealed with that, or the dispute has
-    /// left it.
+    /// @dev Time of the post with the root at which a dispute began; 0 if that post did not reveal the root, or the
+    /// dispute has left it.
     function _postOf(bytes32 id, Job storage job, Dispute storage d) private view returns (uint32) {
         if (d.level == Level.Segment) {
             uint256 c = uint256(d.step) / job.spec.interval + 1;
@@ -105,7 +105,7 @@ abstract contract GameState is IGame {
         return d.level == Level.Trace && d.node == _traces[id][d.step] ? _openings[_traceKey(id, d.step)].time : 0;
     }
 
-    /// @dev The step whose end is the contested leaf of a segment.
+    /// @dev The step after which the state is the contested leaf of a segment.
     function _stepOf(Dispute storage d) internal view returns (uint256) {
         return uint256(d.step) + d.index;
     }
@@ -118,8 +118,8 @@ abstract contract GameState is IGame {
         return _turnAfter(d, _clock(job, d), _openingOf(id, job, d));
     }
 
-    /// @dev The one classifier of views, moves and timeouts. Decided in another dispute, and not for this auditor:
-    /// nothing is left to do but to end the dispute.
+    /// @dev The only classifier of turns, for views, moves and timeouts. If another dispute has decided the place
+    /// against this auditor, the dispute can only be ended.
     function _turnAfter(
         Dispute storage d,
         Clock.State memory clock,
@@ -144,8 +144,8 @@ abstract contract GameState is IGame {
         _expect(_runRoot(job, c, state, path, height), job.runRoot);
     }
 
-    /// @dev The run root over checkpoint c. In mode `logged` a path from a state to the run root starts with the root
-    /// of the log beside it.
+    /// @dev The run root computed from checkpoint c and its path. In mode `logged` a path from a state to the run root
+    /// starts with the root of the log beside it.
     function _runRoot(
         Job storage job,
         uint256 c,
@@ -168,8 +168,8 @@ abstract contract GameState is IGame {
         if (job.phase != expected) revert WrongPhase(job.phase, expected);
     }
 
-    /// @dev n of checkpoint c >= 1: its segment holds S_0..S_n. In a "diverged" claim the last one stops before the
-    /// step.
+    /// @dev n for checkpoint c >= 1: its segment holds S_0..S_n. In a claim "diverged" the last segment ends before the
+    /// step that diverged.
     function _segmentLength(Job storage job, uint256 c) internal view returns (uint256) {
         uint256 interval = job.spec.interval;
         uint256 end = job.divergedAt == 0 ? job.spec.steps : uint256(job.divergedAt) - 1;

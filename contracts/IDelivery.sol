@@ -7,7 +7,7 @@ import {IGame} from "./IGame.sol";
 /// @notice For jobs whose order has the three windows of delivery. A *pair* is a hash of the cipher tree and the true
 /// hash of the same place.
 interface IDelivery is IGame {
-    /// @notice What the trainer committed to with its claim.
+    /// @notice The trainer's commitments for the delivery, made with its claim.
     /// @param finalState state root of the last checkpoint
     /// @param cipherRoot root of the cipher tree over that state
     /// @param keyHash H(0x06 ‖ key ‖ job)
@@ -17,22 +17,22 @@ interface IDelivery is IGame {
         bytes32 keyHash;
     }
 
-    /// @notice A node of the cipher tree: its pair, where it lies below the root, and the pairs beside its way up
-    /// (cipher hash, true hash, ...).
+    /// @notice A node of the cipher tree: its pair, its place below the root, and the sibling pairs on its path to the
+    /// root (cipher hash, true hash, ...).
     struct CipherPlace {
         bytes32 trueHash;
         uint256 index;
         bytes32[] path;
     }
 
-    /// @notice Times are written once, but for that of the last answer.
+    /// @notice Times are written once, except the time of the last answer.
     /// @param offer keccak256 of the `Offer`
     /// @param until end of the confirm window
-    /// @param confirmedAt when the client confirmed; 0: it has not
-    /// @param answeredAt when a request was last answered or dropped; 0: none was
-    /// @param keyAt when the key was revealed; 0: it is not
-    /// @param open requests that are not answered
-    /// @param deposits wei for the answers to these
+    /// @param confirmedAt time of the client's confirmation; 0: not yet
+    /// @param answeredAt time of the last answer to a request, or of the last drop; 0: none
+    /// @param keyAt time at which the key was revealed; 0: not yet
+    /// @param open number of requests without an answer
+    /// @param deposits wei for the answers to these requests
     struct Exchange {
         bytes32 offer;
         uint40 until;
@@ -44,13 +44,13 @@ interface IDelivery is IGame {
     }
 
     /// @param tensor number of the state tensor
-    /// @param chunk which 64 leaves of it
+    /// @param chunk number of the requested 64 leaves
     /// @param elements words of the tensor
-    /// @param price most wei for a unit of gas of the answer
-    /// @param since when the trainer's time began
-    /// @param answeredAt when it was answered or dropped; 0: it is open
-    /// @param deferredAt when it was first deferred at this price; 0: never
-    /// @param dropped it was closed without an answer
+    /// @param price maximum wei per unit of gas of the answer
+    /// @param since begin of the trainer's time
+    /// @param answeredAt time of the answer or drop; 0: the request is open
+    /// @param deferredAt time of the first deferral at this price; 0: none
+    /// @param dropped the request was closed without an answer
     struct Request {
         uint24 tensor;
         uint32 chunk;
@@ -62,7 +62,7 @@ interface IDelivery is IGame {
         bool dropped;
     }
 
-    /// @notice Why the trainer was not paid.
+    /// @notice The reason why the trainer was not paid.
     enum Fault {
         NoKey,
         Refused,
@@ -72,23 +72,23 @@ interface IDelivery is IGame {
 
     /// @notice The trainer commits to a ciphertext of the final state and to its key.
     event Offered(bytes32 indexed job, bytes32 finalState, bytes32 cipherRoot, bytes32 keyHash);
-    /// @notice The claim is final: the client confirms, declines or requests until then.
+    /// @notice The claim is final: the client can confirm, decline or request until `until`.
     event DeliveryOpened(bytes32 indexed job, uint256 until);
-    /// @notice The client has the ciphertext; the time for the key runs.
+    /// @notice The client has the ciphertext; the key window begins.
     event Confirmed(bytes32 indexed job);
-    /// @notice `deposits`: of requests that were open, gone back to the client.
+    /// @notice The client has declined the delivery. `deposits`: of open requests, returned to the client.
     event Declined(bytes32 indexed job, uint256 deposits);
     /// @notice The client wants 64 leaves opened on chain: its request number `index`.
     event Requested(bytes32 indexed job, uint256 index, uint256 tensor, uint256 chunk, uint256 price, uint256 deposit);
-    /// @notice The client pays more for a request; `deposit`: what it has added.
+    /// @notice The client pays more for a request; `deposit`: the added amount.
     event Raised(bytes32 indexed job, uint256 index, uint256 price, uint256 deposit);
-    /// @notice The base fee is above what the client pays: the answer waits.
+    /// @notice The base fee is above the price of the request: the trainer's time begins again.
     event Deferred(bytes32 indexed job, uint256 index);
-    /// @notice After `Deferred`: the client did not raise its price in a key window. The request is closed, the deposit is
-    /// the client's.
+    /// @notice After `Deferred`: the client did not raise its price within a key window. The request is closed, and the
+    /// client gets the deposit back.
     event Dropped(bytes32 indexed job, uint256 index, uint256 deposit);
-    /// @notice What was opened stands here: nobody has to decode calldata. `pay` goes to the trainer, the rest of
-    /// `deposit` back.
+    /// @notice The opened leaves, so that readers need not decode calldata. `pay` goes to the trainer, the rest of
+    /// `deposit` back to the client.
     event Answered(
         bytes32 indexed job,
         uint256 index,
@@ -97,26 +97,26 @@ interface IDelivery is IGame {
         bytes leaves,
         bytes32[] trueHashes
     );
-    /// @notice The key is out: complaints until the window ends.
+    /// @notice The key is public: complaints are possible until the window ends.
     event KeyRevealed(bytes32 indexed job, bytes32 key);
     /// @notice The trainer is paid.
     event Delivered(bytes32 indexed job);
-    /// @notice `paid`: what the caller has for the gas of its complaint.
+    /// @notice The delivery has failed. `paid`: the caller's compensation for the gas of its complaint.
     event NotDelivered(bytes32 indexed job, Fault fault, address caller, uint256 paid, uint256 deposits);
 
     /// @notice The order has no windows of delivery.
     error NoDelivery();
     /// @notice The claim came without an offer.
     error NoOffer();
-    /// @notice Only the client may do that.
+    /// @notice Only the client may make this call.
     error NotClient(address caller);
     /// @notice The client has confirmed.
     error AlreadyConfirmed();
     /// @notice The client can still decline.
     error NotConfirmed(uint256 until);
-    /// @notice Some requests are not answered.
+    /// @notice Some requests have no answer yet.
     error RequestsOpen(uint256 count);
-    /// @notice The client has requested as often as it may.
+    /// @notice The client has made the maximum number of requests.
     error TooManyRequests(uint256 limit);
     /// @notice A request pays at least the base fee; a raised one more than before.
     error PriceTooLow(uint256 price, uint256 least);
@@ -126,25 +126,25 @@ interface IDelivery is IGame {
     error PriceExceeded(uint256 price, uint256 baseFee);
     /// @notice The tensor has fewer chunks.
     error NoSuchChunk(uint256 chunk, uint256 count);
-    /// @notice There are so many requests: the call was decided on another list.
+    /// @notice The number of requests has changed since the call was prepared.
     error WrongIndex(uint256 actual, uint256 index);
     /// @notice There is no such request, or it is answered, or it is for another chunk.
     error NotRequested();
-    /// @notice A chunk has so many leaves.
+    /// @notice Wrong number of leaves of a chunk.
     error ChunkSize(uint256 actual, uint256 expected);
     /// @notice The complaint shows no fault.
     error NothingWrong();
 
-    /// @notice The client has the ciphertext of that offer (its hash), whole: the time for the key begins. Silence to the
-    /// end of the window means the same.
+    /// @notice The client has the whole ciphertext of an offer (given by its hash): the key window begins. Without any
+    /// call of the client, it begins at the end of the confirm window.
     function confirm(bytes32 job, bytes32 offer) external;
 
-    /// @notice The client does not want it: a quarter of the reward goes back, a quarter and the bond to the trainer,
-    /// the rest is burnt.
+    /// @notice The client declines the state: a quarter of the reward is refunded, a quarter and the bond go to the
+    /// trainer, and the rest is burnt.
     function decline(bytes32 job, bytes32 offer) external;
 
-    /// @notice The client has the trainer open 64 leaves on chain; pays price · gas of the answer, what is left over
-    /// comes back. `index`: how many requests there are; `source`: the record of the tensor in the program.
+    /// @notice The client requests that the trainer opens 64 leaves on chain; it pays price · gas of the answer, and
+    /// the rest is refunded. `index`: number of earlier requests; `source`: the record of the tensor in the program.
     function request(
         bytes32 job,
         bytes32 offer,
@@ -158,8 +158,8 @@ interface IDelivery is IGame {
     /// @notice The client pays a higher price for an open request; its time begins again.
     function raise(bytes32 job, uint256 index, uint24 tensor, uint32 chunk, uint64 price) external payable;
 
-    /// @notice Open a requested chunk: cipher leaves, their true hashes, the pairs beside the way to the root. Anyone;
-    /// the trainer is credited.
+    /// @notice Open a requested chunk: cipher leaves, their true hashes, and the sibling pairs on the path to the root.
+    /// Anyone; the trainer is credited.
     function answer(
         bytes32 job,
         Offer calldata offer,
@@ -169,17 +169,17 @@ interface IDelivery is IGame {
         bytes32[] calldata path
     ) external;
 
-    /// @notice In a block whose base fee is above the price of a request its time begins again, if it is not over. A key
-    /// window after the first time, if the client has not raised the price, the request is dropped. Anyone.
+    /// @notice In a block whose base fee is above the price of a request, its time begins again, unless it is over. A
+    /// key window after the first deferral, if the client has not raised the price, the request is dropped. Anyone.
     function defer(bytes32 job, uint256 index) external;
 
     /// @notice A request was not answered in time. Anyone, in a block whose base fee is not above its price.
     function refused(bytes32 job, uint256 index) external;
 
-    /// @notice After the confirmation, with no request open: the key. Anyone.
+    /// @notice Reveal the key, after the confirmation and with no request open. Anyone.
     function revealKey(bytes32 job, Offer calldata offer, bytes32 key) external;
 
-    /// @notice A node whose children's true hashes do not make its own. Anyone.
+    /// @notice Complain about a node whose true hash does not follow from its children's true hashes. Anyone.
     function badNode(
         bytes32 job,
         Offer calldata offer,
@@ -187,7 +187,8 @@ interface IDelivery is IGame {
         CipherPlace calldata place
     ) external;
 
-    /// @notice A leaf whose plain text, by the revealed key, does not have its true hash. Anyone.
+    /// @notice Complain about a leaf whose plain text, decrypted with the revealed key, does not have its true hash.
+    /// Anyone.
     function badLeaf(
         bytes32 job,
         Offer calldata offer,
@@ -198,16 +199,16 @@ interface IDelivery is IGame {
         CipherPlace calldata place
     ) external;
 
-    /// @notice What time has decided: no key in time (refund, slash), or no complaint in time (the reward is paid).
-    /// Anyone.
+    /// @notice Close a delivery whose window is over: without a key (refund, slash), or without a complaint (the reward
+    /// is paid). Anyone.
     /// @param phase the job's: Delivering or Revealed
     function closeDelivery(bytes32 job, Phase phase) external;
 
-    /// @notice How the delivery of a job stands.
+    /// @notice The state of a job's delivery.
     function getExchange(bytes32 job) external view returns (Exchange memory);
     /// @notice All requests, at most 64.
     function getRequests(bytes32 job) external view returns (Request[] memory);
 
-    /// @notice What a request costs at a price of one wei.
+    /// @notice The deposit of a request at a price of one wei.
     function answerGas(bytes32 job, uint32 elements, uint32 chunk) external view returns (uint256);
 }

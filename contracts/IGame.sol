@@ -10,27 +10,27 @@ interface IGame is IGameTypes {
     /// @notice An order, with everything that decides its bits and its money; `nonce` is part of the identity, `name`
     /// is not.
     event JobCreated(bytes32 indexed job, address indexed client, JobSpec spec, uint64 nonce, bytes32 name);
-    /// @notice The trainer has paid its bond; the time to claim runs.
+    /// @notice The trainer has paid its bond; the claim window begins.
     event JobAccepted(bytes32 indexed job, address indexed trainer);
-    /// @notice `account` may answer for the trainer in disputes, or no longer.
+    /// @notice `account` may answer for the trainer in disputes, or may no longer do so.
     event DelegateSet(bytes32 indexed job, address indexed account, bool allowed);
-    /// @notice The trainer says that it has trained; `divergedAt` is 0, or the step at which training ended.
+    /// @notice The trainer claims the result of the training; `divergedAt` is 0, or the step that diverged.
     event ClaimPosted(bytes32 indexed job, bytes32 runRoot, bytes32 finalState, uint256 divergedAt);
     /// @notice A dispute begins in the tree `entry`; `where`: its checkpoint or step.
     event Challenged(bytes32 indexed job, uint256 indexed dispute, address indexed auditor, Level entry, uint256 where);
-    /// @notice What is opened stands here, however the call was encoded: nobody has to decode calldata.
+    /// @notice The children of an opened node, for any encoding of the call: readers need not decode calldata.
     event Revealed(bytes32 indexed job, bytes32 indexed node, uint256 kind, uint256 height, bytes32[] children);
     /// @notice The 512 bytes of a leaf of a tensor.
     event LeafOpened(bytes32 indexed job, bytes32 indexed node, bytes words);
-    /// @notice The states of a checkpoint interval are committed to.
+    /// @notice The trainer has committed to the states of a checkpoint interval.
     event SegmentPosted(bytes32 indexed job, uint256 indexed checkpoint, bytes32 root);
-    /// @notice The outputs of all operators of a step are committed to.
+    /// @notice The trainer has committed to the outputs of all operators of a step.
     event TracePosted(bytes32 indexed job, uint256 indexed step, bytes32 root);
     /// @notice The exact partial sums of an element that is decided in blocks.
     event PartialsPosted(bytes32 indexed job, uint256 indexed dispute, bytes[] partials);
     /// @notice The auditor contests `node`, at a position (Position.sol).
     event Selected(bytes32 indexed job, uint256 indexed dispute, uint256 place, bytes32 node);
-    /// @notice The contract has computed the word: `exact` is right, `claimed` was said.
+    /// @notice The contract has computed the word: `exact` is the right word, `claimed` the trainer's.
     event Adjudicated(
         bytes32 indexed job,
         uint256 indexed dispute,
@@ -41,7 +41,7 @@ interface IGame is IGameTypes {
         uint32 exact
     );
     /// @notice The word was decided by one of its exact partial sums, so the contract has not computed its bits.
-    /// `part`: which one; `right`: it is what was claimed.
+    /// `part`: number of the partial sum; `right`: it equals the claimed one.
     event PartialAdjudicated(
         bytes32 indexed job,
         uint256 indexed dispute,
@@ -53,26 +53,26 @@ interface IGame is IGameTypes {
     );
     /// @notice The auditor has lost a dispute and its bond: half goes to the trainer, the rest and the fee are burnt.
     event Dismissed(bytes32 indexed job, uint256 indexed dispute, Cause cause);
-    /// @notice The trainer has lost the job and its bond; `amount`: what the winner has of the bond.
+    /// @notice The trainer has lost the job and its bond; `amount`: the winner's part of the bond.
     event Convicted(bytes32 indexed job, uint256 indexed dispute, Cause cause, address winner, uint256 amount);
-    /// @notice The claim cannot be contested any more, and has no delivery: the reward is paid.
+    /// @notice The claim is final, and has no delivery: the reward is paid.
     event Finalized(bytes32 indexed job, bool diverged);
-    /// @notice Nobody accepted the order in time, or the trainer did not claim in time.
+    /// @notice The order was not accepted in time, or the trainer did not claim in time.
     event JobExpired(bytes32 indexed job);
     /// @notice An open dispute of a convicted job has its bond back, and `fee` of its fee; the rest is burnt.
     event Refunded(bytes32 indexed job, uint256 indexed dispute, uint256 fee);
     /// @notice Credits have left the contract.
     event Withdrawn(address indexed account, address recipient, uint256 amount);
 
-    /// @notice The call belongs to the phase `expected`; where several allow it, the last of them.
+    /// @notice The call needs the phase `expected`; if several phases allow it, the last of them.
     error WrongPhase(Phase actual, Phase expected);
-    /// @notice The move was decided for another position than the dispute's (Position.sol).
+    /// @notice The move names another position than the dispute's (Position.sol).
     error Elsewhere(uint256 actual, uint256 expected);
-    /// @notice The claim is "trained" (0), or says that another step diverged.
+    /// @notice The claim is "trained" (0), or names another step of divergence.
     error WrongDivergence(uint256 actual, uint256 expected);
-    /// @notice The call does not belong to where the dispute stands.
+    /// @notice The call does not fit the dispute's level and height.
     error WrongLevel(Level level, uint256 height);
-    /// @notice Wei that came with the call.
+    /// @notice The call has a wrong value, in wei.
     error WrongValue(uint256 actual, uint256 expected);
     /// @notice A field of the order, or the step of a claim "diverged", cannot be played.
     error BadSpec(Field field);
@@ -82,21 +82,21 @@ interface IGame is IGameTypes {
     error NoSha256();
     /// @notice Only the game may run this code.
     error OnlyDelegated();
-    /// @notice This client has ordered this with this nonce already.
+    /// @notice This client has already placed this order with this nonce.
     error JobExists(bytes32 job);
     /// @notice The time for the call begins at `from`.
     error TooEarly(uint256 now_, uint256 from);
     /// @notice The time for the call has ended at `until`.
     error TooLate(uint256 now_, uint256 until);
-    /// @notice Only the trainer may do that: to accept, the one that the order names; to post, a delegate too.
+    /// @notice Only the trainer may make this call. `acceptJob`: only the trainer in the order; posts: also a delegate.
     error NotTrainer(address caller);
-    /// @notice Only the dispute's auditor may do that.
+    /// @notice Only the dispute's auditor may make this call.
     error NotAuditor(address caller);
     /// @notice The claim has had 2^31 disputes.
     error TooManyDisputes();
-    /// @notice The guardian has a dispute open: one is enough.
+    /// @notice The guardian already has an open dispute; a second one is not allowed.
     error GuardianEngaged(uint256 dispute);
-    /// @notice The other side has to move, or a clock has run out.
+    /// @notice It is the other side's turn, or a clock has run out.
     error NotYourTurn(Clock.Turn turn);
     /// @notice Neither clock of the dispute has run out.
     error NotExpired(Clock.Turn turn);
@@ -106,40 +106,40 @@ interface IGame is IGameTypes {
     error DisputeClosed(Status status);
     /// @notice Some disputes have not ended.
     error DisputesOpen(uint256 count);
-    /// @notice What is named here cannot be wrong.
+    /// @notice The selected node or word cannot be wrong.
     error NothingToContest();
-    /// @notice The witness, or the root or offer that the call names, is not what stands there.
+    /// @notice The witness, or the root or offer in the call, differs from the stored one.
     error BadProof(bytes32 actual, bytes32 expected);
-    /// @notice The root that this needs is not posted.
+    /// @notice The call needs a root that is not posted.
     error NotPosted();
-    /// @notice The element lies in another leaf.
+    /// @notice The element is in another leaf.
     error ElementOutOfLeaf(uint256 element, uint256 leaf);
     /// @notice A leaf has 512 bytes.
     error LeafSize(uint256 actual);
-    /// @notice A node is opened to so many children, or a sum to so many partial sums.
+    /// @notice Wrong number of children of a node, or of partial sums of a sum.
     error ChildCount(uint256 actual, uint256 expected);
-    /// @notice The word that is to show divergence is finite.
+    /// @notice The word that should prove divergence is finite.
     error StillFinite(uint32 word);
     /// @notice The element is one sum, without partial sums.
     error NotDecidedInBlocks();
     /// @notice The element is decided by its partial sums.
     error DecidedInBlocks(uint256 blocks);
-    /// @notice The partial sums give another word than the one that was claimed.
+    /// @notice The partial sums do not give the claimed word.
     error NotTheClaimedSum(uint32 actual, uint32 claimed);
-    /// @notice The record is not what the call needs: `tie` needs a computed tensor, `tieUnchanged` one that the
-    /// program leaves alone, a claim "diverged" an operator that must be finite, and an element of it.
+    /// @notice The record does not fit the call: `tie` needs a computed tensor, `tieUnchanged` one that the program
+    /// does not change, a claim "diverged" an operator that must be finite, and one of its elements.
     error WrongSource();
     /// @notice Only segments, traces and elements (their partial sums) are posted.
     error NothingPostedAt(Level kind);
     /// @notice The account has no credits.
     error NothingToWithdraw();
-    /// @notice The recipient does not take the money; credits stay.
+    /// @notice The recipient does not accept the money; the credits are kept.
     error PaymentRefused(address recipient);
 
-    /// @notice What an account may withdraw.
+    /// @notice Wei that an account may withdraw.
     function credits(address account) external view returns (uint256);
 
-    /// @notice Wei that nobody can withdraw any more.
+    /// @notice Wei that no account can withdraw.
     function burnt() external view returns (uint256);
 
     /// @notice The machine that knows programs and decides elements in mode `correct`, fixed at deployment.

@@ -7,7 +7,7 @@ import {Queue} from "./Queue.sol";
 /// @title Types of the verification game (docs/protocol.md)
 /// @notice Times are seconds, money is wei, roots are SHA-256.
 interface IGameTypes {
-    /// @notice Where a job stands.
+    /// @notice The phase of a job.
     enum Phase {
         None,
         Created,
@@ -22,7 +22,7 @@ interface IGameTypes {
         Declined
     }
 
-    /// @notice Where a dispute stands.
+    /// @notice The status of a dispute.
     enum Status {
         None,
         Open,
@@ -32,7 +32,7 @@ interface IGameTypes {
         Void // the trainer was convicted in another one: the bond went back
     }
 
-    /// @notice What a dispute's node is: levels 1..5 are the kinds of trees (Merkle.sol), then the single word.
+    /// @notice The kind of a dispute's node: levels 1..5 are the kinds of trees (Merkle.sol), then the single word.
     enum Level {
         None,
         Run,
@@ -44,14 +44,14 @@ interface IGameTypes {
         Partial
     }
 
-    /// @notice What ended a dispute: a word or partial sum, a tie or padding, a clock.
+    /// @notice The cause of a dispute's end: a word or partial sum, a tie or padding, a clock.
     enum Cause {
         Element,
         Opening,
         Timeout
     }
 
-    /// @notice What of an order, or of a claim "diverged", is refused.
+    /// @notice The refused field of an order, or of a claim "diverged".
     enum Field {
         Program,
         Steps,
@@ -74,14 +74,14 @@ interface IGameTypes {
     /// @param seed of the shuffle and of random words
     /// @param steps number of training steps
     /// @param interval steps between two checkpoints
-    /// @param depth levels that one reveal goes down, at most
-    /// @param mode rounding mode: 0 = correct; 26 to 32 = logged, so many bits
+    /// @param depth maximum number of levels of one reveal
+    /// @param mode rounding mode: 0 = correct; 26 to 32 = logged, with that many bits
     /// @param trainerBudget seconds of the trainer's clock per dispute
     /// @param auditorBudget seconds of the auditor's clock per dispute
-    /// @param slot seconds granted for each other duty that may be in front in the trainer's queue
+    /// @param slot seconds added for each other duty that may come first in the trainer's queue
     /// @param reward paid to the trainer of a final claim
     /// @param divergedPay paid instead if the claim is "diverged"
-    /// @param trainerBond at stake for the trainer: the reward at least
+    /// @param trainerBond at stake for the trainer: at least the reward
     /// @param auditorBond at stake for each auditor
     /// @param acceptWindow seconds from creation to acceptance
     /// @param claimWindow seconds from acceptance to the claim
@@ -90,8 +90,8 @@ interface IGameTypes {
     /// @param keyWindow seconds for the key, and for the answer to a request
     /// @param complaintWindow seconds from the key for complaints
     /// @param fee paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path
-    /// @param guardian who is paid when the trainer is convicted while it has a dispute open; 0: no account
-    /// @param trainer who alone may accept; 0: any account
+    /// @param guardian account that is paid if the trainer is convicted while it has an open dispute; 0: no account
+    /// @param trainer the only account that may accept; 0: any account
     struct JobSpec {
         bytes32 programRoot;
         bytes32 dataRoot;
@@ -120,27 +120,27 @@ interface IGameTypes {
         address trainer;
     }
 
-    /// @notice The first word is all that most moves read of a job.
-    /// @param phase where the job stands
+    /// @notice Most moves read only the first word of a job.
+    /// @param phase of the job
     /// @param states number of state tensors
     /// @param operators number of operators
     /// @param checkpoints number of leaves of the run tree
     /// @param divergedAt step that did not end finite; 0 under a claim "trained"
-    /// @param disputes how many were ever opened
-    /// @param open how many are open
-    /// @param queue what disputes wait for
+    /// @param disputes number of all disputes
+    /// @param open number of open disputes
+    /// @param queue the duties that disputes wait for
     /// @param depth the spec's
     /// @param slot the spec's
     /// @param guarded the guardian has challenged the claim
-    /// @param client who ordered and pays
+    /// @param client account that ordered and pays
     /// @param createdAt time of the order
     /// @param nonce the client's, part of the identity
-    /// @param trainer who accepted
+    /// @param trainer account that accepted
     /// @param acceptedAt time of the acceptance
     /// @param claimedAt time of the claim
     /// @param guardianDispute the guardian's dispute, if `guarded`
     /// @param runRoot root over the checkpoints of the claim
-    /// @param name the client's, for people: UTF-8, zeros after it
+    /// @param name given by the client, for display: UTF-8, padded with zeros
     struct Job {
         Phase phase;
         uint24 states;
@@ -167,15 +167,15 @@ interface IGameTypes {
 
     /// @notice Three words; `node` is contested by the auditor. From `level` to `index`: the position (Position.sol).
     /// @param part number of the partial sum; 0 above level Partial
-    /// @param operator whose output is contested
+    /// @param operator index of the operator with the contested output
     /// @param step step of the state or trace; in a segment the step of S_0
     /// @param index in its level of its tree; of an element or partial sum, the element
-    /// @param turnAt when the auditor last moved (32 bits last until 2106)
-    /// @param others other things of the claim that disputes waited for when the auditor last moved
-    /// @param entry level that the challenge entered
+    /// @param turnAt time of the auditor's last move (32 bits last until 2106)
+    /// @param others number of other duties of the claim in the queue at the auditor's last move
+    /// @param entry level at which the challenge began
     /// @param finite every word of the contested output must be finite
-    /// @param blocks in how many partial sums the element is decided
-    /// @param elements of the contested output
+    /// @param blocks number of partial sums of the element
+    /// @param elements number of elements of the contested output
     /// @param word the claimed word of the contested element
     struct Dispute {
         bytes32 node;
@@ -198,10 +198,10 @@ interface IGameTypes {
         uint32 word;
     }
 
-    /// @notice A dispute, whose turn it is and until when; turn, deadline and opening are 0 unless dispute and claim are
-    /// open. Where another dispute has decided the place, or an opening was late, a clock counts as run out before the
+    /// @notice A dispute with its turn and deadline; turn, deadline and opening are 0 unless dispute and claim are
+    /// open. If another dispute has decided the place, or an opening was late, a clock counts as run out before the
     /// deadline.
-    /// @param openedAt when the thing that the dispute waits for was opened, maybe before it began; 0: not yet
+    /// @param openedAt time at which the awaited node or post was opened, maybe before the dispute began; 0: not yet
     struct Standing {
         Dispute dispute;
         Clock.Turn turn;
@@ -209,7 +209,8 @@ interface IGameTypes {
         uint32 openedAt;
     }
 
-    /// @notice Where, how and when the trainer was convicted, and who has what is not burnt of its bond.
+    /// @notice Place, cause and time of the trainer's conviction, and the account that receives the part of its bond
+    /// that is not burnt.
     struct Verdict {
         Level level;
         uint8 height;
@@ -223,20 +224,21 @@ interface IGameTypes {
         address winner;
     }
 
-    /// @notice What was posted for a checkpoint interval, a step or an element.
-    /// @param root of its tree; 0: nothing was posted
+    /// @notice The post for a checkpoint interval, a step or an element.
+    /// @param root of its tree; 0: no post
     /// @param log root of the interval's rounding log (mode `logged`)
-    /// @param time when
+    /// @param time of the post
     struct Post {
         bytes32 root;
         bytes32 log;
         uint32 time;
     }
 
-    /// @notice What else of a claim a challenge rests on.
+    /// @notice Further data of the claim that a challenge depends on.
     /// @param divergedAt the claim's step of divergence; 0: a claim "trained"
-    /// @param segment root posted for the interval, where a trace is entered; else not read
-    /// @param log root of the interval's log, where a segment or trace is entered in mode `logged`; else not read
+    /// @param segment root posted for the interval, if the challenge begins at a trace; otherwise not read
+    /// @param log root of the interval's log, if the challenge begins at a segment or trace in mode `logged`; otherwise
+    /// not read
     struct Basis {
         uint32 divergedAt;
         bytes32 segment;
@@ -254,10 +256,10 @@ interface IGameTypes {
     /// @param prior state root of the checkpoint before (checkpoint 0: the initial state)
     /// @param priorPath its path in the run tree (empty for checkpoint 0); in mode `logged` it starts with the root of
     /// the log beside the state
-    /// @param children first reveal below the segment root, without what is all padding
+    /// @param children first reveal below the segment root, without nodes that contain only padding
     /// @param firstPath from S_0 to the first child
     /// @param lastPath from S_n to the child above it
-    /// @param logRoot mode `logged`: root of the interval's rounding log; else it is not read
+    /// @param logRoot mode `logged`: root of the interval's rounding log; otherwise not read
     struct SegmentPost {
         bytes32 state;
         bytes32 prior;
@@ -268,8 +270,8 @@ interface IGameTypes {
         bytes32 logRoot;
     }
 
-    /// @notice An operator record, a trace root and a word in it, for a claim "diverged". `logRoot`: that of the log
-    /// from the last full checkpoint to this step (mode `logged`; else it is not read).
+    /// @notice An operator record, a trace root and a word in it, for a claim "diverged". `logRoot`: root of the log
+    /// from the last full checkpoint to this step (mode `logged`; otherwise not read).
     struct DivergedPost {
         uint32 step;
         bytes32 runRoot;

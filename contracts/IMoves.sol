@@ -5,16 +5,17 @@ import {IGame} from "./IGame.sol";
 import {IElements} from "./IReferee.sol";
 
 /// @title The moves of a dispute; implemented by `VerificationGame` itself
-/// @notice `place` is the position of the dispute that a move was decided for (Position.sol): after a reorganisation it
-/// may stand elsewhere, and the move reverts (`Elsewhere`).
+/// @notice `place` is the position of the dispute for which a move was chosen (Position.sol). If the dispute is at
+/// another position, for example after a reorganisation, the move reverts (`Elsewhere`).
 interface IMoves is IGame {
     /// @notice The machine that decides elements in mode `logged`, fixed at deployment; it names the game's referee.
     function logged() external view returns (IElements);
 
     /// @notice Dispute a claim, for the auditor's bond and the fee, at its run root (entry Run), a posted segment
-    /// (where = checkpoint) or a posted trace (where = step). What is named has to stand there, else the call reverts.
+    /// (where = checkpoint) or a posted trace (where = step). The call reverts if `root` or `basis` differs from the
+    /// claim.
     /// @param root the claimed root that is disputed
-    /// @param basis what the auditor's decision rests on besides
+    /// @param basis further data of the claim that the auditor's decision depends on
     function challenge(
         bytes32 job,
         Level entry,
@@ -35,8 +36,8 @@ interface IMoves is IGame {
     /// @notice The trainer posts the operator outputs of the contested step: the first reveal below the root.
     function postTrace(bytes32 job, uint256 dispute, uint256 place, bytes32[] calldata children) external;
 
-    /// @notice Show the trace leaf that becomes the contested state tensor: the dispute is dismissed. Another one
-    /// convicts.
+    /// @notice Show the trace leaf of the operator that computes the contested state tensor. If it equals the tensor,
+    /// the dispute is dismissed; if not, the trainer is convicted.
     function tie(
         bytes32 job,
         uint256 dispute,
@@ -46,7 +47,7 @@ interface IMoves is IGame {
         bytes32[] calldata path
     ) external;
 
-    /// @notice The same for a tensor that the program leaves alone: show it in the state before. Another one convicts.
+    /// @notice The same for a tensor that the program does not change: show it in the state before the step.
     function tieUnchanged(
         bytes32 job,
         uint256 dispute,
@@ -58,7 +59,7 @@ interface IMoves is IGame {
         bytes32[] calldata path
     ) external;
 
-    /// @notice Name one of the revealed nodes: `index` among them, its path to the contested node.
+    /// @notice Select one of the revealed nodes: its `index` among them, and its path to the contested node.
     function select(
         bytes32 job,
         uint256 dispute,
@@ -68,10 +69,10 @@ interface IMoves is IGame {
         bytes32[] calldata path
     ) external;
 
-    /// @notice Having read the posted trace, contest not what is in it but that the contested state follows from it.
+    /// @notice After the post of the trace: contest not the trace, but that the contested state follows from it.
     function selectState(bytes32 job, uint256 dispute, uint256 place, bytes32 trace) external;
 
-    /// @notice Name an operator's output, with the operator's record.
+    /// @notice Select an operator's output, with the operator's record.
     function selectOperator(
         bytes32 job,
         uint256 dispute,
@@ -82,15 +83,15 @@ interface IMoves is IGame {
         Record calldata operator
     ) external;
 
-    /// @notice Name a word of the opened leaf. A padding word that is not zero, or one that must be finite and is not,
-    /// convicts at once.
+    /// @notice Select a word of the opened leaf. A padding word that is not zero, or a word that must be finite and is
+    /// not, convicts the trainer at once.
     function selectElement(bytes32 job, uint256 dispute, uint256 place, uint256 element, bytes calldata words) external;
 
     /// @notice The trainer posts the exact partial sums of a long sum; they must round to the claimed word. In mode
     /// `logged` one more item follows them: the proof of the element's log entry.
     function postPartials(bytes32 job, uint256 dispute, uint256 place, bytes[] calldata partials) external;
 
-    /// @notice Name one partial sum.
+    /// @notice Select one partial sum.
     function selectPartial(
         bytes32 job,
         uint256 dispute,
@@ -100,8 +101,8 @@ interface IMoves is IGame {
         bytes32[] calldata path
     ) external;
 
-    /// @notice Have the referee compute the named element (or partial sum). Anyone. `prior` opens the state before the step
-    /// if the operator reads it.
+    /// @notice Make the referee compute the contested element (or partial sum). Anyone. `prior` opens the state before
+    /// the step if the operator reads it.
     function prove(
         bytes32 job,
         uint256 dispute,
@@ -111,11 +112,11 @@ interface IMoves is IGame {
         bytes calldata proof
     ) external;
 
-    /// @notice End a dispute whose clock has run out, or whose element, partial sum or tensor was decided in another dispute.
-    /// Anyone.
+    /// @notice End a dispute whose clock has run out, or whose element, partial sum or tensor was decided in another
+    /// dispute. Anyone.
     function timeout(bytes32 job, uint256 dispute) external;
 
-    /// @notice End every dispute of the list whose clock has run out, up to one that convicts; the others are passed
-    /// over. Anyone.
+    /// @notice End every dispute of the list whose clock has run out, up to one that convicts; other disputes are
+    /// skipped. Anyone.
     function timeoutMany(bytes32 job, uint256[] calldata disputes) external;
 }

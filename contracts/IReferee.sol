@@ -2,11 +2,11 @@
 pragma solidity 0.8.37;
 
 /// @title The machine behind the game: evaluates one element of one operator
-/// @notice The game knows nothing of arithmetic; it reaches the machines through these interfaces only, so a toy
-/// machine can test the game. Every function is pure in effect: it reads no storage, reverts on a wrong witness, and
-/// never decides for lack of gas.
+/// @notice The game contains no arithmetic; it calls the machines through these interfaces only, so the game can be
+/// tested with a toy machine. Every function is pure in effect: it reads no storage, reverts on a wrong witness, and
+/// reverts, instead of deciding, when gas runs out.
 interface IElements {
-    /// @notice Everything that the word of an element depends on.
+    /// @notice The complete input of an element's computation.
     /// @param programRoot root of the program (docs/formats.md section 3)
     /// @param dataRoot root of the data set
     /// @param scalarRoot root of the table of scalars
@@ -48,8 +48,8 @@ interface IElements {
         bytes calldata proof
     ) external view returns (bytes memory partialSum);
 
-    /// @notice The word that partial sums add up to; reverts on one that is not canonical. In mode `logged` the last
-    /// one is no partial sum but the proof of the element with its log entry as the only opening.
+    /// @notice The word that is the rounded total of partial sums; reverts if one is not canonical. In mode `logged`
+    /// the last item is not a partial sum, but the proof of the element with its log entry as the only opening.
     function combine(Context calldata context, bytes[] calldata partials) external view returns (uint32 word);
 }
 
@@ -61,7 +61,8 @@ interface IReferee is IElements {
         bytes calldata header
     ) external view returns (uint32 states, uint32 operators);
 
-    /// @notice Which operator's output becomes state tensor `tensor`; computed = false if the program leaves it alone.
+    /// @notice The operator whose output becomes state tensor `tensor`; computed = false if the program does not change
+    /// it.
     function source(
         bytes32 programRoot,
         uint32 tensor,
@@ -70,8 +71,8 @@ interface IReferee is IElements {
         bytes32[] calldata path
     ) external view returns (bool computed, uint32 operator);
 
-    /// @notice Number of elements of an operator's output, whether all must be finite, and in how many blocks one
-    /// element is decided.
+    /// @notice Number of elements of an operator's output, whether all must be finite, and number of blocks in which
+    /// one element is decided.
     function describe(
         bytes32 programRoot,
         uint32 operator,

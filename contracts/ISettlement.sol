@@ -8,7 +8,7 @@ import {IGame} from "./IGame.sol";
 interface ISettlement is IGame {
     // ---- life of a job ----
 
-    /// @notice Order a job; pays the reward. `name` is for people, `header` is the program's.
+    /// @notice Order a job; pays the reward. `name` is for display, `header` is the program's.
     function createJob(
         JobSpec calldata spec,
         uint64 nonce,
@@ -16,16 +16,16 @@ interface ISettlement is IGame {
         bytes calldata header
     ) external payable returns (bytes32 job);
 
-    /// @notice Take a job; pays the trainer's bond. Where the order names its trainer, that account alone.
+    /// @notice Accept a job; pays the trainer's bond. If the order names its trainer, only that account can accept.
     function acceptJob(bytes32 job) external payable;
 
-    /// @notice The trainer lets an account answer for it in disputes (`postSegment`, `postTrace`, `postPartials`), or
-    /// no longer. A delegate can do nothing else that strangers cannot: not claim, not withdraw, not name delegates.
-    /// What it posts binds the trainer.
+    /// @notice The trainer allows an account to answer for it in disputes (`postSegment`, `postTrace`, `postPartials`),
+    /// or forbids it. A delegate has no other rights: it cannot claim, withdraw or name delegates. Its posts bind the
+    /// trainer.
     function setDelegate(bytes32 job, address account, bool allowed) external;
 
     /// @notice Claim "trained". The path proves that the last checkpoint holds the announced final state; in mode
-    /// `logged` it starts with the root of the log beside it. `cipherRoot` and `keyHash`: what the client will receive;
+    /// `logged` it starts with the root of the log beside it. `cipherRoot` and `keyHash`: commitments for the delivery;
     /// both 0 in a job without delivery.
     function postClaim(
         bytes32 job,
@@ -48,41 +48,42 @@ interface ISettlement is IGame {
 
     // ---- after a conviction ----
 
-    /// @notice Return the bond of a dispute that was open when the trainer was convicted. The fee too where its node
-    /// contains the place of the conviction, and to the guardian. Anyone.
+    /// @notice Return the bond of a dispute that was open when the trainer was convicted. The fee is returned too if
+    /// the dispute's node contains the place of the conviction, and always to the guardian. Anyone.
     function refund(bytes32 job, uint256 dispute) external;
 
-    /// @notice Have one's credits paid to `recipient`, with at most 100,000 gas. If it is refused nothing changes.
+    /// @notice Pay the caller's credits to `recipient`, with at most 100,000 gas. If it refuses, nothing changes.
     function withdraw(address payable recipient) external;
 
     // ---- views ----
 
-    /// @notice The job, all of it.
+    /// @notice All fields of a job.
     function getJob(bytes32 job) external view returns (Job memory);
-    /// @notice The dispute, all of it.
+    /// @notice All fields of a dispute.
     function getDispute(bytes32 job, uint256 dispute) external view returns (Dispute memory);
 
-    /// @notice Disputes from..from + count - 1, as far as there are so many.
+    /// @notice Disputes from..from + count - 1, or up to the last one.
     function getDisputes(bytes32 job, uint256 from, uint256 count) external view returns (Standing[] memory);
 
-    /// @notice Where and when the trainer was convicted, and who has what is not burnt of its bond; all 0 before.
+    /// @notice Place and time of the trainer's conviction, and the account that receives the part of its bond that is
+    /// not burnt; all 0 before a conviction.
     function getVerdict(bytes32 job) external view returns (Verdict memory);
-    /// @notice Whose turn it is, and the second in which it ends.
+    /// @notice The side to move, and the last second of its turn.
     function turn(bytes32 job, uint256 dispute) external view returns (Clock.Turn turn_, uint256 deadline);
     /// @notice Whether `account` may answer for the trainer.
     function isDelegate(bytes32 job, address account) external view returns (bool);
-    /// @notice What was posted, and when, for checkpoint intervals (kind Segment, `where`: checkpoints), steps (kind
-    /// Trace) or elements that are decided in blocks (kind Element, `where`: positions).
+    /// @notice Posts and their times, for checkpoint intervals (kind Segment, `where`: checkpoints), steps (kind Trace)
+    /// or elements that are decided in blocks (kind Element, `where`: positions).
     function getPosts(bytes32 job, Level kind, uint256[] calldata where) external view returns (Post[] memory);
-    /// @notice When a node was opened; 0: not yet.
+    /// @notice Time at which a node was opened; 0: not yet.
     function opened(bytes32 job, Level kind, uint256 height, bytes32 node) external view returns (uint32 time);
-    /// @notice A client's orders from..from + count - 1, in their order, as far as there are so many; and their number.
+    /// @notice A client's orders from..from + count - 1, or up to the last one, in their order; and the number of all.
     function ordersOf(
         address client,
         uint256 from,
         uint256 count
     ) external view returns (bytes32[] memory found, uint256 total);
-    /// @notice The same of the claimed jobs of a program.
+    /// @notice The same for the claimed jobs of a program.
     function claimsOf(
         bytes32 programRoot,
         uint256 from,

@@ -17,7 +17,7 @@ import {Referee} from "./Referee.sol";
 /// @notice Twin: vgame/logged/reference.py; why an honest trainer's words pass: docs/paper.md, section 3. Only
 /// contractions of more than one term read the log, as the last opening: `words` is the leaf of the LOG tree (32 bytes:
 /// entries present ‖ entries up, one bit per element; empty for the padding leaf), `path` leads from it to the root.
-/// What does not round is the referee's.
+/// Operators without rounding are computed by the referee.
 contract Logged is Operands {
     using Records for bytes;
 
@@ -114,8 +114,8 @@ contract Logged is Operands {
         return entries & 1 == 1 ? Direction.Up : Direction.Down;
     }
 
-    /// @dev b < 32. Elementary functions have no word here: agents refuse a program that has some (docs/paper.md,
-    /// section 3).
+    /// @dev b < 32. Elementary functions cannot be computed here: agents refuse a program with such functions
+    /// (docs/paper.md, section 3).
     function _map(
         Context calldata c,
         Proof calldata p,

@@ -34,7 +34,7 @@ library Merkle {
         return height((elements + LEAF_WORDS - 1) / LEAF_WORDS);
     }
 
-    /// @notice Levels that one reveal goes down from a node of height h: ceil(h / ceil(h / d)), 0 at a leaf.
+    /// @notice Number of levels of one reveal from a node of height h: ceil(h / ceil(h / d)), 0 at a leaf.
     function revealDepth(uint256 h, uint256 d) internal pure returns (uint256) {
         if (h == 0) return 0;
         uint256 turns = (h + d - 1) / d;
@@ -61,7 +61,7 @@ library Merkle {
         return sha256(abi.encodePacked(uint8(0), kind, content));
     }
 
-    /// @notice H(0x00 ‖ kind ‖ content) of content that lies in calldata.
+    /// @notice H(0x00 ‖ kind ‖ content) for content in calldata.
     function leafOf(uint8 kind, bytes calldata content) internal view returns (bytes32 result) {
         bool ok;
         assembly ("memory-safe") {
@@ -75,7 +75,7 @@ library Merkle {
         if (!ok) revert HashFailed();
     }
 
-    /// @notice Root of a subtree of height h that holds nothing: H(0x02 ‖ kind) at height 0.
+    /// @notice Root of an empty subtree of height h: H(0x02 ‖ kind) at height 0.
     function padding(uint8 kind, uint256 h) internal view returns (bytes32 result) {
         result = sha256(abi.encodePacked(uint8(2), kind));
         for (uint256 i; i < h; ++i) result = node(kind, result, result);
@@ -86,7 +86,7 @@ library Merkle {
         return leaf(RUN, abi.encodePacked(state, log));
     }
 
-    /// @notice The node that a path leads to. INVARIANT I7: the caller fixes the length; the index must fit it.
+    /// @notice The node at the end of a path. INVARIANT I7: the caller fixes the length; the index must fit it.
     /// @dev Equivalent to: for each level, child = bit of the index is 0 ? node(kind, child, sibling) : node(kind,
     /// sibling, child).
     function pathRoot(
@@ -134,7 +134,7 @@ library Merkle {
         return _fold(kind, first, width);
     }
 
-    /// @notice The same for nodes that lie in calldata.
+    /// @notice The same for nodes in calldata.
     function foldOf(uint8 kind, bytes32[] calldata nodes, uint256 base) internal view returns (bytes32) {
         uint256 width = uint256(1) << height(nodes.length);
         bytes32 pad = nodes.length == width ? bytes32(0) : padding(kind, base);
@@ -156,8 +156,8 @@ library Merkle {
 
     /// @dev Root over `width` nodes in memory from `first` on. Equivalent to: level by level, nodes[i] = node(kind,
     /// nodes[2i], nodes[2i + 1]).
-    /// SAFETY: the nodes and the word before them are the caller's own, to be overwritten: a parent is written where
-    /// only nodes lie that are already hashed, and so is the prefix, in the word before its pair.
+    /// SAFETY: the caller allows that the nodes and the word before them are overwritten. A parent, and the prefix in
+    /// the word before its pair, overwrite only nodes that are already hashed.
     function _fold(uint8 kind, uint256 first, uint256 width) private view returns (bytes32 root) {
         bool ok = true;
         assembly ("memory-safe") {

@@ -7,8 +7,8 @@ import {IElements} from "./IReferee.sol";
 import {Merkle} from "./Merkle.sol";
 import {Records} from "./Records.sol";
 
-/// @title Operand words that are proven: what the machines of both modes read
-/// @notice The proof is abi.encode of struct Proof; its openings are the words that the formula reads, in its order
+/// @title Proven operand words, for the machines of both modes
+/// @notice The proof is abi.encode of struct Proof; its openings are the operand words of the formula, in its order
 /// (docs/formats.md section 6).
 abstract contract Operands is IElements {
     using Records for bytes;
@@ -32,7 +32,7 @@ abstract contract Operands is IElements {
         Opening[] openings;
     }
 
-    /// @dev Counts the openings that are used up; `rank` and `index` are the output's position in the index space.
+    /// @dev Counts the used openings; `rank` and `index` are the output's position in the index space.
     struct Cursor {
         uint256 next;
         uint256[] index;
@@ -45,7 +45,7 @@ abstract contract Operands is IElements {
     error NotABlock(uint256 part, uint256 blocks);
     error DecidedInBlocks(uint256 blocks);
 
-    /// @dev The proof's record is the operator's, and the element exists.
+    /// @dev Reverts unless the proof's record is the operator's, and the element exists.
     function _open(
         Context calldata c,
         bytes calldata proof
@@ -74,7 +74,7 @@ abstract contract Operands is IElements {
         for (uint256 i; i < count; ++i) (, words[i], offset) = _access(c, p, h, at, offset);
     }
 
-    /// @dev Reverts unless the part is one of the element's blocks; its first term and how many it has.
+    /// @dev First term and number of terms of a block; reverts unless the part is one of the element's blocks.
     function _block(bytes calldata record, uint256 part) internal pure returns (uint256 first, uint256 count) {
         if (record.u8(0) != Records.CONTRACT) revert Records.UnknownKind(record.u8(0));
         uint256 k = record.u32(Records.BODY + 12);
@@ -84,8 +84,8 @@ abstract contract Operands is IElements {
         count = first + length > k ? k - first : length;
     }
 
-    /// @dev The words of the terms first .. first + count - 1 of an element of a contraction: of ONE_HOT index and
-    /// values, of SUM the terms and nothing, of DOT both rows.
+    /// @dev The words of the terms first .. first + count - 1 of an element of a contraction: index and values of
+    /// ONE_HOT, the terms of SUM (and an empty range), both rows of DOT.
     function _rows(
         Context calldata c,
         Proof calldata p,
@@ -104,7 +104,7 @@ abstract contract Operands is IElements {
         b = _words(c, p, h, at, s.b, s.bBatches * s.n * s.k, s.bRow * s.k + first, count);
     }
 
-    /// @dev Where an element's rows lie: `row` of A's batch, row `bRow` of B.
+    /// @dev The rows of an element: `row` in A's batch, row `bRow` of B.
     struct Shape {
         uint8 variant;
         uint256 m;
@@ -137,7 +137,7 @@ abstract contract Operands is IElements {
 
     // ---- accesses ----
 
-    /// @dev Unravels the element over the index space at the start of the body; returns the offset behind it.
+    /// @dev Unravels the element over the index space at the start of the body; returns the offset after it.
     function _unravel(Context calldata c, Proof calldata p, Cursor memory at) internal pure returns (uint256 offset) {
         bytes calldata record = p.record;
         uint256 rank = record.u8(Records.BODY);
@@ -151,7 +151,7 @@ abstract contract Operands is IElements {
         return Records.BODY + 1 + 4 * rank;
     }
 
-    /// @dev One access: is it in bounds, which word does it yield, and where does the next one start.
+    /// @dev One access: whether it is in bounds, its word, and the offset of the next access.
     function _access(
         Context calldata c,
         Proof calldata p,
@@ -192,7 +192,7 @@ abstract contract Operands is IElements {
         }
     }
 
-    /// @dev Σ coefficient · index over the output dimensions that move along operand dimension j.
+    /// @dev Σ coefficient · index over the output dimensions on which operand dimension j depends.
     function _offsetOf(
         bytes calldata record,
         uint256[] memory index,
@@ -256,7 +256,7 @@ abstract contract Operands is IElements {
         return Merkle.rangeRoot(Merkle.TENSOR, hashes, low, height, o.siblings);
     }
 
-    /// @dev The tensor's root stands where the reference says.
+    /// @dev Reverts unless the tensor's root is at the place of the reference.
     function _checkTree(
         Context calldata c,
         Records.Header memory h,

@@ -4,9 +4,9 @@ pragma solidity 0.8.37;
 import {GameState} from "./GameState.sol";
 import {Merkle} from "./Merkle.sol";
 
-/// @title Where a dispute stands, and which place lies in which
+/// @title The place of a dispute, and whether one place contains another
 abstract contract Places is GameState {
-    /// @dev Where a dispute stands, or a trainer was convicted.
+    /// @dev The place of a dispute or of a conviction.
     struct Place {
         Level level;
         uint256 height;
@@ -23,12 +23,12 @@ abstract contract Places is GameState {
         return Place(v.level, v.height, v.index, v.step, v.operator);
     }
 
-    /// @dev q lies in p, or is p. `leaves`: of the tree of p without its padding; what a claim "diverged" posts behind
-    /// them is in its root only. A partial sum counts as its element.
+    /// @dev Does p contain q, or equal it? `leaves`: number of leaves of the tree of p, without padding; the data that
+    /// a claim "diverged" posts after them are only in its root. A partial sum counts as its element.
     function _contains(Place memory p, Place memory q, uint256 interval, uint256 leaves) internal pure returns (bool) {
         if (p.level == Level.Partial) p = _lift(p, Level.Element, interval);
         if (p.level > q.level || (p.level == q.level && p.height < q.height)) return false;
-        // a state and the trace of its step are two trees
+        // the state after a step and the step's trace are separate trees
         if (p.level == Level.State && q.level != Level.State) return false;
         bool below = p.level != q.level;
         q = _lift(q, p.level, interval);

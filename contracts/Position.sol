@@ -9,14 +9,14 @@ import {IGame} from "./IGame.sol";
 library Position {
     uint256 private constant MASK = (1 << 120) - 1;
 
-    /// @notice At a leaf of the tree of that level, or at the word or partial sum.
+    /// @notice Is the position at a leaf of the tree of that level, or at the word or partial sum?
     function isLeaf(uint256 position, IGame.Level level) internal pure returns (bool) {
         return position & 0xffff == uint256(level); // the level, under a height of 0
     }
 
-    /// @notice Where a dispute stands.
-    /// @dev Equivalent to: d.level | d.height << 8 | d.part << 16 | d.operator << 24 | d.step << 48 | d.index << 80. The
-    /// fields lie so in the second word of a dispute (contracts/storage.json), which is read once.
+    /// @notice The position of a dispute.
+    /// @dev Equivalent to: d.level | d.height << 8 | d.part << 16 | d.operator << 24 | d.step << 48 | d.index << 80.
+    /// The second word of a dispute has this layout (contracts/storage.json), and is read once.
     function current(IGame.Dispute storage d) internal view returns (uint256 position) {
         assembly ("memory-safe") {
             position := and(sload(add(d.slot, 1)), MASK)

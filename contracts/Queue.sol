@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-/// @notice What the disputes of a claim wait for: either the only open dispute, whose thing is not marked, or how many
-/// distinct things are marked. 32 bits: the highest one says which.
+/// @notice The openings that the disputes of a claim wait for: either the number of the only open dispute, whose
+/// opening is not marked, or the count of distinct marked openings. 32 bits; the highest bit selects the case.
 type Queue is uint32;
 
 using {isAlone, alone, count, add, remove} for Queue global;
@@ -14,7 +14,7 @@ function aloneWith(uint256 dispute) pure returns (Queue) {
     return Queue.wrap(ALONE | uint32(dispute));
 }
 
-/// @dev One dispute is open, and what it waits for is not marked.
+/// @dev One dispute is open, and its opening is not marked.
 function isAlone(Queue q) pure returns (bool) {
     return Queue.unwrap(q) & ALONE != 0;
 }
@@ -24,7 +24,7 @@ function alone(Queue q) pure returns (uint256) {
     return Queue.unwrap(q) ^ ALONE;
 }
 
-/// @dev Number of marked things; 0 where one dispute is alone.
+/// @dev Number of marked openings; 0 if one dispute is alone.
 function count(Queue q) pure returns (uint256) {
     return isAlone(q) ? 0 : Queue.unwrap(q);
 }

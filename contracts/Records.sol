@@ -4,8 +4,8 @@ pragma solidity 0.8.37;
 import {Merkle} from "./Merkle.sol";
 
 /// @title Program headers and records, byte by byte (docs/formats.md section 3)
-/// @notice Twin: vgame/program/encoding.py. Records are committed by whoever ordered the job and validated off chain
-/// before anybody puts a bond on it; here they are only read, and a read behind the end reverts.
+/// @notice Twin: vgame/program/encoding.py. The client commits to the records, and every player validates them off
+/// chain before it stakes a bond. Here they are only read; a read beyond the end reverts.
 library Records {
     uint256 internal constant HEADER_BYTES = 124;
     uint256 internal constant SOURCE_BYTES = 9;
@@ -122,7 +122,7 @@ library Records {
         return Reference(uint8(word >> 24), word & 0xffffff);
     }
 
-    /// @notice (blocks, terms in a block) in which a sum of k >= 1 terms is decided.
+    /// @notice (number of blocks, terms per block) for the decision of a sum of k >= 1 terms.
     function blocksOf(uint256 k) internal pure returns (uint256 blocks, uint256 length) {
         if (k == 0) revert NoTerms();
         blocks = (k + LEAF_TERMS - 1) / LEAF_TERMS;

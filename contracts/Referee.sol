@@ -11,10 +11,9 @@ import {Merkle} from "./Merkle.sol";
 import {Operands} from "./Operands.sol";
 import {Records} from "./Records.sol";
 
-/// @title The referee: one output element of one operator of one training step, computed exactly from words that are
-/// proven
-/// @notice Mode `correct`. Twin: vgame/execute/reference.py. No storage; the functions of a map live in a contract of
-/// their own.
+/// @title The referee: computes one output element of one operator of one training step exactly, from proven words
+/// @notice Mode `correct`. Twin: vgame/execute/reference.py. No storage; the functions of a map are in a separate
+/// contract.
 contract Referee is Operands, IReferee {
     using Records for bytes;
 
@@ -24,7 +23,7 @@ contract Referee is Operands, IReferee {
         pointwise = pointwise_;
     }
 
-    // ---- what the game asks about a program ----
+    // ---- the program ----
 
     /// @inheritdoc IReferee
     function program(bytes32 programRoot, bytes calldata header) external pure returns (uint32, uint32) {

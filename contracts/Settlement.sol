@@ -11,11 +11,11 @@ import {Payout} from "./Payout.sol";
 import {Places} from "./Places.sol";
 
 /// @title Jobs, claims and money
-/// @notice Runs inside `VerificationGame` by delegatecall; at its own address it takes no order, so nothing can be
+/// @notice Runs inside `VerificationGame` by delegatecall; at its own address it accepts no order, so no game can be
 /// played there.
 contract Settlement is Places, ISettlement {
-    /// @dev Less than any dispute that reaches a word costs either side (docs/gas.json): no bond may be worth less than
-    /// two of them.
+    /// @dev Lower bound of either side's gas in a dispute that reaches a word (docs/gas.json): no bond may be worth
+    /// less than two such disputes.
     uint256 private constant DISPUTE_GAS = 250_000;
 
     address private immutable self = address(this);
@@ -31,7 +31,7 @@ contract Settlement is Places, ISettlement {
         bytes32 name,
         bytes calldata header
     ) external payable returns (bytes32 id) {
-        // there are no disputes here, so any claim would become final
+        // at this address there are no disputes, so every claim would become final
         if (address(this) == self) revert OnlyDelegated();
         _checkSpec(spec);
         id = keccak256(abi.encode(spec, block.chainid, address(this), msg.sender, nonce));
@@ -138,7 +138,7 @@ contract Settlement is Places, ISettlement {
         emit TracePosted(id, post.step, post.traceRoot);
     }
 
-    /// @dev The trace holds, at an operator that must be finite, a word that is not.
+    /// @dev Reverts unless the trace contains, at an operator that must be finite, a word that is not finite.
     function _checkNotFinite(Job storage job, DivergedPost calldata post) private view {
         (uint32 elements, bool finite, ) = referee.describe(
             job.spec.programRoot,
@@ -223,15 +223,15 @@ contract Settlement is Places, ISettlement {
         emit Refunded(id, n, fee);
     }
 
-    /// @dev The guardian's, and where the dispute's node contains the conviction: not where it lies below, for a claim
-    /// "diverged" has trees that nobody had to open.
+    /// @dev Is the fee returned? For the guardian's dispute, and if the dispute's node contains the place of the
+    /// conviction. Not if it is below that place, because a claim "diverged" has trees that need not be opened.
     function _feeBack(bytes32 id, Job storage job, Dispute storage d) private view returns (bool) {
         if (d.auditor == job.spec.guardian) return true;
         return _contains(_placeOf(d), _placeOf(_verdicts[id]), job.spec.interval, _leaves(job, d));
     }
 
-    /// @dev Of the tree of a run or of a segment: behind the last one lies what a claim "diverged" posts beside it.
-    /// Nothing lies behind the leaves of other trees.
+    /// @dev Number of leaves of a run or segment tree, without the data that a claim "diverged" posts after the last
+    /// leaf. Other trees have no data after their leaves.
     function _leaves(Job storage job, Dispute storage d) private view returns (uint256) {
         if (d.level == Level.Run) return job.checkpoints;
         if (d.level != Level.Segment) return type(uint256).max;

@@ -7,7 +7,7 @@ import {GameState} from "./GameState.sol";
 import {Position} from "./Position.sol";
 import {Queue, aloneWith} from "./Queue.sol";
 
-/// @title What moves begin and end with: whose turn it is, what the trainer waits for, verdicts
+/// @title Begin and end of a move: turns, the trainer's queue, verdicts
 abstract contract Turns is GameState {
     // ---- turns ----
 
@@ -39,8 +39,8 @@ abstract contract Turns is GameState {
         _requireTurn(id, job, d, Clock.Turn.Trainer);
     }
 
-    /// @dev The same where only the trainer may commit to something, or a delegate of its: nothing else asks for
-    /// delegates.
+    /// @dev The same for commitments, which only the trainer or one of its delegates may make. Delegates are read
+    /// nowhere else.
     function _trainerMoves(
         bytes32 id,
         uint256 n,
@@ -67,8 +67,8 @@ abstract contract Turns is GameState {
 
     // ---- the trainer's queue ----
 
-    /// @dev A dispute has come to a node: the trainer is given a slot for each other thing that disputes wait for. What
-    /// the only open dispute waits for is marked when there is a second one, which is rare.
+    /// @dev A dispute has reached a node: the trainer gets one slot for each other opening in the queue. The opening
+    /// that a single open dispute waits for is marked only when a second dispute comes, which is rare.
     function _await(bytes32 id, Job storage job, uint256 n, Dispute storage d) internal {
         if (job.open == 1) {
             d.others = 0;
@@ -83,7 +83,7 @@ abstract contract Turns is GameState {
         d.others = _mark(id, job, d) ? uint32(job.queue.count() - 1) : 0; // SAFETY: a queue has 32 bits
     }
 
-    /// @dev Each thing counts once, however many disputes wait for it, until it is opened. False: it is open.
+    /// @dev Each opening counts once, for any number of waiting disputes, until it is made. False: it is already made.
     function _mark(bytes32 id, Job storage job, Dispute storage d) internal returns (bool) {
         (bytes32 key, uint32 openedAt) = _duty(id, job, d);
         if (openedAt != 0) return false;
@@ -96,18 +96,18 @@ abstract contract Turns is GameState {
 
     // ---- verdicts ----
 
-    /// @dev Why an auditor has no move left: its clock, or what was decided at its place.
+    /// @dev Why an auditor has no move left: its clock, or a decision at its place.
     function _causeOf(Dispute storage d) internal view returns (Cause) {
         if (!_isDecisive(d)) return Cause.Timeout;
         return d.level == Level.State ? Cause.Opening : Cause.Element;
     }
 
-    /// @dev A word, a partial sum or a tie. What is right here is right for every dispute at this place: each can be
-    /// ended by `timeout` now.
+    /// @dev Decides a word, a partial sum or a tie. If it is right, it is right for every dispute at this place:
+    /// `timeout` can now end each of them.
     function _decide(bytes32 id, Job storage job, uint256 n, Dispute storage d, bool right, Cause cause) internal {
         if (!right) return _convict(id, job, n, d, cause);
         bytes32 key = _placeKey(id, Position.current(d));
-        if (_openings[key].awaited) _open(job, key); // every place is, that two disputes wait for
+        if (_openings[key].awaited) _open(job, key); // true for every place with two waiting disputes
         _dismiss(id, job, n, d, cause);
     }
 
@@ -147,8 +147,8 @@ abstract contract Turns is GameState {
         emit Convicted(id, n, cause, winner, amount);
     }
 
-    /// @dev What the winner has of the bond: half, since an element or opening convicts no honest trainer. A clock can
-    /// be stopped from outside, so it pays no more than an auditor's clock pays the trainer.
+    /// @dev The winner's part of the bond: half, because an element or opening convicts no honest trainer. Others can
+    /// delay a trainer until its clock runs out, so a timeout pays no more than an auditor's timeout pays the trainer.
     function _prize(Job storage job, Cause cause) private view returns (uint256 half) {
         half = job.spec.trainerBond / 2;
         if (cause == Cause.Timeout) half = Math.min(half, job.spec.auditorBond / 2);

@@ -11,19 +11,19 @@ import {Merkle} from "./Merkle.sol";
 import {Position} from "./Position.sol";
 
 /// @title The verification game
-/// @notice Read IVerificationGame for what each call means, docs/protocol.md for why. Invariants In are numbered there.
-/// Trust: nobody. Safety needs one live honest auditor per claim; liveness needs a chain that includes a transaction
-/// within a clock's budget.
+/// @notice IVerificationGame documents each call; docs/protocol.md gives the reasons and numbers the invariants In.
+/// Trust: no account is trusted. Safety needs one live honest auditor per claim; liveness needs a chain that includes a
+/// transaction within a clock's budget.
 contract VerificationGame is Descent, Dispatch, IMoves {
-    /// @dev What a queue can name (Queue.sol): more than 10^14 gas, and half as many bonds are burnt.
+    /// @dev Limit of a queue (Queue.sol). To reach it costs more than 10^14 gas, and half as many bonds are burnt.
     uint256 private constant MAX_DISPUTES = 1 << 31;
-    /// @dev More than any tree of a job has.
+    /// @dev Above the height of every tree of a job.
     uint256 private constant MAX_HEIGHT = 64;
 
     /// @inheritdoc IMoves
     IElements public immutable override logged;
 
-    /// @dev All parts decide by one referee (one machine may do for both modes).
+    /// @dev All parts use one referee (one machine may serve both modes).
     constructor(
         IReferee referee_,
         address settlement_,
@@ -318,12 +318,12 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         _decide(id, job, n, d, right, Cause.Element);
     }
 
-    /// @dev Who decides elements in the job's mode.
+    /// @dev The machine that decides elements in the job's mode.
     function _machine(Job storage job) private view returns (IElements) {
         return job.spec.mode == 0 ? referee : logged;
     }
 
-    /// @dev What the contested element depends on; `prior` was checked.
+    /// @dev The input of the contested element's computation; `prior` was checked.
     function _context(
         bytes32 id,
         Job storage job,
@@ -343,8 +343,8 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         if (job.spec.mode != 0) _addLog(id, job, d, context);
     }
 
-    /// @dev A trace is posted only below a segment, whose log was posted with it. The log of a claim "diverged" ends
-    /// with the step that diverged.
+    /// @dev A trace is posted only below a segment, and the segment's log was posted with the segment. The log of a
+    /// claim "diverged" ends with the step that diverged.
     function _addLog(bytes32 id, Job storage job, Dispute storage d, IElements.Context memory context) private view {
         uint256 c = (uint256(d.step) - 1) / job.spec.interval + 1;
         uint256 position = (uint256(d.step) - 1) % job.spec.interval;

@@ -93,8 +93,8 @@ def _trial(state: Any, transaction: Any, gas: int) -> Any:
 
 
 class TesterBlocks:
-    """The chain's blocks, by block parameter. INVARIANT: after a return to a block, the hashes of later blocks are
-    unknown."""
+    """The chain's blocks, by block parameter. INVARIANT: after a return to a block, the hashes of the undone blocks
+    name no block."""
 
     def __init__(self, tester: EthereumTester, history: int) -> None:
         self._backend, self.history = tester.backend, history

@@ -36,8 +36,8 @@ class Staking(Protocol):
 class Auditor(Viewer):
     """The side that checks. `stakes`: the earlier stakes of this account. `staking`: the conditions for a stake.
 
-    INVARIANT: a round decides on one block's state. Each move names the position that it relies on; a stake relies on
-    the account's transaction count in that block.
+    INVARIANT: a round decides on one block's state. Each call names the data that it relies on; a stake is sent with
+    the number of the account's next transaction as of that block.
     """
 
     side = Turn.AUDITOR
