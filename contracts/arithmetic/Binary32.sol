@@ -8,8 +8,8 @@ import {Functions} from "./Functions.sol";
 /// @notice In: words (binary32, or int32 in two's complement). Out: words, correctly rounded to nearest even,
 /// subnormals kept. A NaN result is always 0x7fc00000. Twin: vgame/arithmetic/reference/binary32.py.
 /// @dev A finite word is (-1)^sign * mantissa * 2^exponent with mantissa < 2^24 and -149 <= exponent <= 104. Inside the
-/// library words are uint256 below 2^32, and {evaluate} is the only way in: it answers for NaN, so the functions behind
-/// it never see one.
+/// library words are uint256 below 2^32, and {evaluate} is the only entry: it handles NaN, so the other functions never
+/// receive one.
 library Binary32 {
     /// @notice No function has this code, or it is one that {Elementary} evaluates.
     error UnknownFunction(uint8 code);
@@ -63,7 +63,7 @@ library Binary32 {
 
     function _round(uint256 sign, uint256 mantissa, int256 exponent, uint256 cut) private pure returns (uint256) {
         // unchecked: sums of an exponent and small constants; a shift count that wraps is larger than 255, and such a
-        // shift gives the zero that is meant (everything lies below the half ulp).
+        // shift gives the intended zero (everything lies below the half ulp).
         unchecked {
             int256 quantum = int256(Math.log2(mantissa)) + exponent - 23 + int256(cut);
             int256 least = LEAST_EXPONENT + int256(cut);

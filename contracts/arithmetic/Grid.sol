@@ -82,7 +82,7 @@ library Grid {
         }
         // |a| >= |b| now, and a is normal where the exponents differ.
         uint256 shift = uint256(exponentA - exponentB);
-        // b < 2^(24 - 81) of a's unit, which has 24 bits: binary64 does not see it.
+        // b < 2^(24 - 81) of a's unit, which has 24 bits: b does not change the binary64 result.
         if (shift > 80) return (signA, mantissaA, exponentA);
         mantissaA <<= shift;
         return (signA, signA == signB ? mantissaA + mantissaB : mantissaA - mantissaB, exponentB);

@@ -5,7 +5,7 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Accumulator, Partial} from "./Accumulator.sol";
 import {Binary32} from "./Binary32.sol";
 
-/// @notice What mode `logged` needs to know of a sum: the exact value; Σ |terms| as an unsigned 768-bit number in the
+/// @notice The data of a sum for mode `logged`: the exact value; Σ |terms| as an unsigned 768-bit number in the
 /// same unit; and the lowest bit that is set in any term, NO_TERM if all are zero. All zero unless the value's class is
 /// 0.
 struct Moments {
@@ -41,19 +41,19 @@ library LoggedSum {
 
     // --- moments ---
 
-    /// @notice Of Σ_k a[k]·b[k].
+    /// @notice Moments of Σ_k a[k]·b[k].
     function dot(bytes calldata a, bytes calldata b) internal pure returns (Moments memory) {
         (uint256 pointer, uint256 distance) = Accumulator.factors(a, b);
         return _moments(pointer, distance);
     }
 
-    /// @notice Of Σ_k words[k].
+    /// @notice Moments of Σ_k words[k].
     function sum(bytes calldata words) internal pure returns (Moments memory) {
         (uint256 pointer, uint256 distance) = Accumulator.factorsOfSum(words);
         return _moments(pointer, distance);
     }
 
-    /// @notice Of Σ_{k: index[k] = m} words[k].
+    /// @notice Moments of Σ_{k: index[k] = m} words[k].
     function oneHotSum(bytes calldata index, uint32 m, bytes calldata words) internal pure returns (Moments memory) {
         (uint256 pointer, uint256 distance) = Accumulator.factorsOfOneHotSum(index, m, words);
         return _moments(pointer, distance);
@@ -128,7 +128,7 @@ library LoggedSum {
         return high != 0 ? 512 + Math.log2(high & (~high + 1)) : NO_TERM;
     }
 
-    /// @notice Those of both sums together, modulo 2^768, which genuine ones never reach.
+    /// @notice Moments of both sums together, modulo 2^768, which genuine moments never reach.
     function merge(Moments memory a, Moments memory b) internal pure returns (Moments memory result) {
         result.value = Accumulator.merge(a.value, b.value);
         if (result.value.class != 0) return result;
@@ -213,8 +213,8 @@ library LoggedSum {
         }
     }
 
-    /// @dev Is RN_b of some value within e of the exact one the far end? Where e > 0 and e > D, or e = D and the far
-    /// end is even.
+    /// @dev Is RN_b of some value within e of the exact one the far end? Yes if e > 0 and e > D, or if e = D and the
+    /// far end is even.
     function _reaches(Moments memory m, uint256 terms, Cell memory cell) private pure returns (bool) {
         if (_isExact(m)) return false;
         if (m.high != 0) return true; // e >= 2^(512 - 53) units, D < 2^408

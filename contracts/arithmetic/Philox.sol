@@ -44,7 +44,7 @@ library Philox {
         return uint32(_word(philox(_counter(element / 4, operator, step, step >> 32), seed), element % 4));
     }
 
-    /// @notice The sample that stands at position `element` of a step's batch of `elements`, out of `population` (not
+    /// @notice The sample at position `element` of a step's batch of `elements`, out of `population` (not
     /// 0).
     function shuffleIndex(
         uint64 seed,

@@ -5,7 +5,7 @@ import {Binary32} from "./Binary32.sol";
 import {Elementary} from "./Elementary.sol";
 import {Functions} from "./Functions.sol";
 
-/// @title Pointwise: every function of a `map`, in a contract of its own.
+/// @title Pointwise: every function of a `map`, in a separate contract.
 /// @notice In: a function code and three words. Out: the word. Twin: vgame/arithmetic/reference/functions.py, evaluate.
 contract Pointwise is Elementary {
     /// @notice The word that the function `code` gives for its operands (those that it does not take are ignored),

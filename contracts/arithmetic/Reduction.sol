@@ -18,7 +18,7 @@ library Reduction {
     uint256 private constant HALF = 0x0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff0000ffff;
     uint256 private constant BIT31 = 0x8000000080000000800000008000000080000000800000008000000080000000;
     uint256 private constant LOW31 = 0x7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff7fffffff;
-    /// @dev 2^31 - 0x7f800001: what carries a NaN's magnitude to bit 31.
+    /// @dev 2^31 - 0x7f800001: added to the magnitude of a NaN, it sets bit 31.
     uint256 private constant ABOVE_INFINITY = 0x007fffff007fffff007fffff007fffff007fffff007fffff007fffff007fffff;
 
     /// @notice Word `index` of the range.
@@ -82,7 +82,7 @@ library Reduction {
                 x := and(x, LOW31)
                 let nan := spread(add(x, ABOVE_INFINITY))
                 x := or(sub(add(BIT31, and(x, not(negative))), and(x, negative)), nan)
-                // Behind the end: zeros, which also end the loop below.
+                // After the end: zeros, which also end the loop below.
                 if lt(sub(end, at), 32) {
                     x := and(x, not(shr(shl(3, sub(end, at)), not(0))))
                 }

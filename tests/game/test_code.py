@@ -80,7 +80,7 @@ def test_parts_of_another_referee_make_no_game(scene: Scene, part: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "refusal"), [(1, "its Settlement by"), (2, "its Delivery by"), (3, "in mode logged by")]
+    ("part", "refusal"), [(1, "its Settlement has"), (2, "its Delivery has"), (3, ", in mode logged")]
 )
 def test_a_game_whose_constructor_checked_nothing_is_refused(scene: Scene, part: int, refusal: str) -> None:
     """The same code, made by another creation code, with other addresses in it."""

@@ -220,7 +220,7 @@ def test_an_auditor_without_a_difference_abstains(scene: Scene) -> None:
     auditor = play.auditor()
     play.run_until("select", auditor, play.trainer)
     confused = type(auditor)(auditor.game, play.id, play.machine(SUM_LIE))
-    with pytest.raises(Abstain, match="nothing below it can be named"):
+    with pytest.raises(Abstain, match="nothing below it can be contested"):
         confused.step()
     play.run_to_end(auditor, play.trainer)
     assert play.verdicts == [("Convicted", 0, "element")]

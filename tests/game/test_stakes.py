@@ -77,7 +77,7 @@ def test_a_dispute_that_is_not_shown_is_not_staked_on_again(
     rounds(service, count=4)
     show()
     assert staked(play, service) == 1
-    assert capsys.readouterr().out.count("does not show the stake on this claim") == 1
+    assert capsys.readouterr().out.count("the stake on this claim: no further stake is sent") == 1
     again = begun(play, tmp_path, service.game.wallet)
     show = hidden(again, play)
     rounds(again, count=3)

@@ -90,7 +90,7 @@ def test_claims_of_twin_orders_are_disputed_as_far_as_the_clocks_allow(
     for _ in range(3):
         auditor.round()
     assert [staked(play, auditor) for play in plays] == [1, 1, 0, 0]
-    assert "beside 2 disputes of other claims" in capsys.readouterr().out
+    assert "together with 2 open disputes of other claims" in capsys.readouterr().out
     for _ in range(200):
         if all(play.phase is Phase.CONVICTED for play in plays):
             break
