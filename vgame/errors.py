@@ -23,7 +23,6 @@ class VgameError(Exception):
 
     exit_code = 1
     reported = False  # by another process of the same command; then this one only exits
-    sent = False  # whether a transaction went out before it, which cost gas
 
 
 #: Imported package -> the extra of vgame that installs it.
@@ -117,12 +116,6 @@ class EndpointError(ChainError):
     """A reply of the endpoint contradicts another, or content does not hash to its name; the reply is ignored."""
 
 
-class NoEffect(EndpointError):
-    """A transaction was included without error, and the state shows no effect of it."""
-
-    sent = True
-
-
 class TooDear(EndpointError):
     """The base fee is above the user's limit; nothing is sent until it falls."""
 
@@ -162,6 +155,13 @@ class Undelivered(DeliveryError, Over):
 
 class NotYet(VgameError):
     """The endpoint shows one effect of a transaction but not yet another; the caller reads the chain again."""
+
+
+class Paused(NotYet):
+    """The same call was sent a short time ago."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__(f"{call} was sent a short time ago with the same arguments; it is sent again after a pause")
 
 
 class DataError(VgameError):

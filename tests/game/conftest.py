@@ -17,9 +17,8 @@ from revm_node import RevmNode
 from scene import Scene, fast_scene, watch
 
 import vgame.agents.staking as staking
-from vgame.chain import final
+from vgame.chain import final, pauses
 from vgame.chain.wallet import deploy_game
-from vgame.dispute import pauses
 
 
 @pytest.fixture(scope="session")

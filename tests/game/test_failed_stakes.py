@@ -179,7 +179,7 @@ class Measured:
 
 
 def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock of its dispute runs. An auditor without stakes measures first."""
+    """A clock of its dispute runs. An auditor without a dispute measures before its first stake."""
     play = scene.claimed(SETUP, LIE)
     first = watch(play, Limits(jobs=frozenset({play.id})))
     run = Measured(first.computation, play)
@@ -193,9 +193,8 @@ def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monk
     def begin() -> AuditorService:
         return service_module.auditor_of(first.game, seat, "cpu", Reporter(), first.limits)
 
-    service = begin()
+    rounds(begin(), 1)
     assert run.disputes == [0]
-    rounds(service, 1)
     play.trainer.step()
     assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR and run.disputes == [0]
     before = play.dispute().position

@@ -17,11 +17,10 @@ from test_watch import watch
 import vgame.agents.staking
 from vgame.agents.named_jobs import Limits
 from vgame.agents.roles import play as play_trainer
-from vgame.chain import final
+from vgame.chain import final, pauses
 from vgame.chain.connection import DEVELOPMENT, FINALITY, RefusedError
 from vgame.chain.final import final_jobs
 from vgame.chain.records import Job, Level, Phase, Verdict
-from vgame.dispute import pauses
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, NotYet, Over

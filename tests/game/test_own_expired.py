@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from frauds import LIE, SETUP
@@ -13,7 +14,8 @@ from test_watch import watch
 from vgame.agents.client import close_job
 from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.records import Level, Phase, Status
+from vgame.chain.connection import Chain
+from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.errors import VgameError
 
@@ -98,6 +100,53 @@ def test_closing_a_job_burns_no_bond_on_one_false_look() -> None:
             close_job(late.game, play.id)
         chain.now = usual
         assert play.dispute().status is Status.OPEN
+
+
+def short_window(chain: Chain) -> tuple[Play, Any, Any, int]:
+    """An auditor whose own dispute is over, another one with a dispute that can still convict, after the window; and
+    the block before that second dispute."""
+    play = deployed(chain).claimed(replace(SETUP, terms={"challenge_window": 600}), LIE)
+    late = late_auditor(play)
+    play.advance(max(0, play.job.since + 590 - chain.now()))
+    before = chain.block().number
+    other = play.auditor()
+    other.step()
+    play.advance(60)
+    assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR_EXPIRED
+    assert play.client.turn(play.id, 1)[0] in (Turn.TRAINER, Turn.AUDITOR)
+    return play, late, other, before
+
+
+@pytest.mark.parametrize("how", ["a balancer with a node that stands still", "one altered reply"])
+def test_closing_a_job_burns_no_bond_that_another_dispute_returns(how: str) -> None:
+    with embedded_chain() as chain:
+        play, late, other, before = short_window(chain)
+        game = late.game
+        usual_job, usual_all, looks = game.job, game.all_disputes, []
+
+        def job(which: bytes) -> Any:
+            looks.append(which)
+            if len(looks) > 1 or how == "one altered reply":
+                return usual_job(which)
+            with chain.at(before):
+                return usual_job(which)
+
+        def all_disputes(which: bytes, count: int | None = None) -> Any:
+            if how == "one altered reply":
+                for s in usual_all(which, count):
+                    closed = replace(s, turn=None, dispute=replace(s.dispute, status=Status.DISMISSED))
+                    yield closed if s.number == 1 else s
+            else:
+                with chain.at(before):
+                    yield from list(usual_all(which, count))
+
+        game.job, game.all_disputes = job, all_disputes
+        with suppress(VgameError):
+            close_job(game, play.id)
+        del game.job, game.all_disputes
+        play.run(other, play.trainer)
+        assert play.phase is Phase.CONVICTED
+        assert play.dispute(0).status is not Status.LAPSED, "the bond is burnt, though the claim was convicted"
 
 
 def test_gas_for_no_dispute_is_enough_for_a_conviction(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

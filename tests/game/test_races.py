@@ -11,10 +11,10 @@ from frauds import LIE, SETUP
 from scene import Play, deployed, embedded_chain
 
 from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain.pauses import PAUSE, Pause
 from vgame.chain.records import Level, Phase, Standing, Turn
 from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.pauses import PAUSE
 from vgame.dispute.player import Player
 from vgame.errors import LostRace
 
@@ -52,13 +52,19 @@ def test_a_move_that_lost_a_race_is_reported() -> None:
         starved = patch.object(Wallet, "send", lambda wallet, to, data, value, gas: send(wallet, to, data, value, 0))
         with starved, pytest.raises(LostRace, match="selectElement"):
             call.send(auditor.game)
+        let_go(auditor)
         auditor.step()
         assert play.dispute().level is Level.ELEMENT
 
 
 def let_go(player: Player) -> None:
     """Its pauses are over."""
-    player.pauses.known = {call: (seconds, time.monotonic()) for call, (seconds, _) in player.pauses.known.items()}
+    for pause in player.game.wallet.pauses.known.values():
+        pause.end = time.monotonic()
+
+
+def last_pause(player: Player) -> Pause:
+    return list(player.game.wallet.pauses.known.values())[-1]
 
 
 def test_a_timeout_that_reverts_is_sent_less_and_less_often() -> None:
@@ -80,9 +86,9 @@ def test_a_timeout_that_reverts_is_sent_less_and_less_often() -> None:
                 with pytest.raises(LostRace, match="timeout"):
                     auditor.step()
                 assert not any(auditor.step() for _ in range(5)) and len(sent) == number
-                assert auditor.pauses.known["timeouts"][0] == PAUSE * 2 ** (number - 1)
+                assert last_pause(auditor).seconds == PAUSE * 2 ** (number - 1)
         let_go(auditor)
-        assert auditor.step() and play.phase is Phase.CONVICTED and not auditor.pauses.waits("timeout")
+        assert auditor.step() and play.phase is Phase.CONVICTED and not auditor.game.wallet.pauses.vain
 
 
 def test_nothing_is_staked_while_a_conviction_waits() -> None:
@@ -129,7 +135,7 @@ def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
                 auditor.step()
         chain.web3.provider._request_func_cache = cached
         assert chain.web3.eth.get_transaction_count(auditor.address) == sent + 1
-        assert auditor.pauses.known["timeouts"][0] == PAUSE and play.job.disputes == 1 + own
+        assert last_pause(auditor).seconds == PAUSE and play.job.disputes == 1 + own
 
 
 def test_a_claim_that_one_look_does_not_show_is_waited_for() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
 from exchange import Exchange
+from false_replies import invented_estimates, show_stale
 from frauds import LIE, SETUP
 from scene import deployed, embedded_chain
 from test_delivery_agents import Sides
@@ -17,37 +18,11 @@ from test_watch import watch
 import vgame.agents.staking
 from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.connection import Chain
-from vgame.chain.game import Game
-from vgame.chain.records import Phase, Standing, Status, Turn
-from vgame.dispute.pauses import LONGEST, PAUSE, Pauses
-from vgame.errors import VgameError
+from vgame.chain.pauses import LONGEST, PAUSE, VAIN, Pauses
+from vgame.chain.records import Phase, Status, Turn
+from vgame.errors import LostRace, Paused, VgameError
 
 BLOCK = 12
-
-
-@contextmanager
-def invented_estimates(chain: Chain) -> Iterator[None]:
-    """An estimate that the node refuses is a number."""
-    provider = chain.web3.provider
-    request, cached = provider.make_request, provider._request_func_cache
-
-    def estimates(method, params):
-        answer = request(method, params)
-        refused = method == "eth_estimateGas" and "error" in answer
-        return {"jsonrpc": "2.0", "id": 1, "result": hex(300_000)} if refused else answer
-
-    with patch.object(provider, "make_request", estimates):
-        provider._request_func_cache = (None, None)
-        yield
-    provider._request_func_cache = cached
-
-
-def show_stale(game: Game, number: int, old: Standing) -> None:
-    """One dispute as it was, all others as they are."""
-    usual, turn = game.disputes, game.turn
-    game.disputes = lambda job, first=0: [old if s.number == number else s for s in usual(job, first)]
-    game.turn = lambda job, n: (old.turn, old.deadline) if n == number else turn(job, n)
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -144,19 +119,59 @@ def test_one_request_that_stands_still_costs_no_reward(tmp_path: Path) -> None:
 
 
 def test_pauses_grow_to_a_limit_and_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, pauses, seconds = 0.0, Pauses(), []
-    monkeypatch.setattr("vgame.dispute.pauses.time.monotonic", lambda: now)
+    now, number, seconds = 0.0, 7, []
+    pauses = Pauses(SimpleNamespace(is_development=False))
+    monkeypatch.setattr("vgame.chain.pauses.time", SimpleNamespace(monotonic=lambda: now))
+
+    def send(name: str, *args: object, fails: bool = False) -> None:
+        nonlocal number
+        number += 1
+        with suppress(LostRace), pauses.sending(name, *args):
+            pauses.signed(number, b"")
+            pauses.included()
+            if fails:
+                raise LostRace(name)
+
     for _ in range(9):
-        pauses.begin("reveal", b"job", 3)
+        send("reveal", b"job", 3)
         assert pauses.waits("reveal", b"job", 3) and not pauses.waits("reveal", b"job", 4)
-        seconds.append(pauses.known["reveal", hash(repr((b"job", 3)))][0])
+        with pytest.raises(Paused):
+            send("reveal", b"job", 3)
+        seconds.append(max(pause.end for pause in pauses.known.values()) - now)
         now += seconds[-1]
         assert not pauses.waits("reveal", b"job", 3)
     assert seconds == [min(PAUSE * 2**n, LONGEST) for n in range(9)]
     now += LONGEST + 1
-    pauses.begin("reveal", b"job", 3)
-    assert pauses.waits("reveal", b"job", 3)
+    send("reveal", b"job", 3)
     now += PAUSE
     assert not pauses.waits("reveal", b"job", 3)
-    pauses.begin("timeout", b"job", 5)
-    assert pauses.waits("timeoutMany", b"job", [7])
+
+
+def test_after_many_calls_in_vain_all_calls_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = Pauses(SimpleNamespace(is_development=False))
+
+    def send(number: int, fails: bool) -> None:
+        with suppress(LostRace), pauses.sending("reveal", number):
+            pauses.signed(number, b"")
+            if fails:
+                raise LostRace("reveal")
+
+    for number in range(VAIN - 1):
+        send(number, True)
+    send(VAIN, False)
+    for number in range(VAIN + 1, 2 * VAIN):
+        assert not pauses.waits("answer", 0)
+        send(number, True)
+    send(2 * VAIN, True)
+    assert pauses.waits("answer", 0)
+
+
+def test_without_a_receipt_a_call_is_sent_again_with_its_number_only() -> None:
+    pauses = Pauses(SimpleNamespace(is_development=False))
+    with pauses.sending("reveal", 3):
+        pauses.signed(7, b"")
+    assert not pauses.waits("reveal", 3)
+    with pauses.sending("reveal", 3):
+        pauses.signed(7, b"")
+        with pytest.raises(Paused):
+            pauses.signed(8, b"")

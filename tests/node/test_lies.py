@@ -14,8 +14,8 @@ from proxy import Request
 from scene import Scene
 from web3 import Web3
 
+from vgame.chain import pauses
 from vgame.chain.records import Level, Phase
-from vgame.dispute import pauses
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError, EndpointError, NotYet

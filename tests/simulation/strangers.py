@@ -6,6 +6,7 @@ In: a world. Out: transactions in its mempool.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from branches import Block, Tx
@@ -95,6 +96,7 @@ class Hand:
 
     def __init__(self, account: Account) -> None:
         self.account, self.address, self.key, self.watchers = account, account.address, account.key, []
+        self.pauses = SimpleNamespace(waits=lambda *call: False)
 
 
 class Strangers:

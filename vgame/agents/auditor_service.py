@@ -47,8 +47,7 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
 
 
 def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, limits: Limits) -> AuditorService:
-    """The auditor of a bundle, after the re-execution. An account with earlier stakes is not measured first, because a
-    clock may run."""
+    """The auditor of a bundle, after the re-execution. It is measured in its rounds, because a clock may run."""
     if seat.log is None and load_bundle(seat.bundle).mode == "logged":
         raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
     computation = (FollowedRun if seat.published else LocalRun)(seat, kind, reporter)
@@ -59,8 +58,6 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
     computation.run()
     service = AuditorService(game, computation, reporter, seat.poll, limits, stakes)
     service.staking.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)
-    if not stakes.last:
-        service.staking.measure()
     return service
 
 
@@ -112,10 +109,13 @@ class AuditorService:
         return acted
 
     def is_idle(self, views: dict[bytes, ClaimView]) -> bool:
-        """Has each look for MOMENT shown that no clock of an own dispute runs? One look is enough if nothing was
-        staked."""
-        ended = not self.staking.at_risk and all(job in views or job in self.done for job in self.stakes.jobs)
-        return self.lasting.held("idle", ended) >= MOMENT or (ended and not self.stakes.last)
+        """Has each look for MOMENT shown that no clock of an own dispute runs? A look without one of the jobs with a
+        stake shows nothing. One look at all named jobs is enough if nothing was staked."""
+        known, free = {*views, *self.done}, not self.staking.at_risk
+        if free and not known.issuperset(self.stakes.jobs):
+            return False
+        at_once = free and not self.stakes.last and known.issuperset(self.named.owned)
+        return self.lasting.held("idle", free) >= MOMENT or at_once
 
     def pause(self) -> None:
         """Wait until the next round."""

@@ -107,13 +107,20 @@ def _end_expired(game: Game, job: bytes) -> bool:
         game.send("timeout", job, convicts[0])
         return True
     over = lapsed(game.wallet.address, state, game.chain.now(), found)
-    final, second = final_jobs(game, [job])
-    claimed = final is not None and final[0].phase is Phase.CLAIMED
-    if not claimed or second <= final[0].since + state.spec.challenge_window:  # a false reply burns no bond
-        over = [s.number for s in found if s.number in over and s.dispute.auditor != game.wallet.address]
+    own = {s.number for s in found if s.number in over and s.dispute.auditor == game.wallet.address}
+    if not _are_alone(game, job, len(own)):  # a false reply burns no bond
+        over = [number for number in over if number not in own]
     for first in range(0, len(over), BATCH):
         game.send("timeoutMany", job, over[first : first + BATCH])
     return bool(over)
+
+
+def _are_alone(game: Game, job: bytes, count: int) -> bool:
+    """Does a final state show a claim with so many open disputes, that can get no more?"""
+    final, second = final_jobs(game, [job])
+    if final is None or final[0].phase is not Phase.CLAIMED:
+        return False
+    return final[0].open == count and second > final[0].since + final[0].spec.challenge_window
 
 
 def _end_delivery(game: Game, job: bytes) -> bool:

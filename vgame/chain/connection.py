@@ -135,31 +135,31 @@ class Chain:
                 return question()  # the other node of a balancer may know the block
         except NO_URL as error:
             raise ChainError(
-                f"{self.url} is no URL of a node ({self._shown(error)}); http://HOST:PORT or https://... is expected"
+                f"{self.url} is no URL of a node ({self.shown(error)}); http://HOST:PORT or https://... is expected"
             ) from None
         except requests.exceptions.RequestException as error:
             self.lost = True
             status = 500 if error.response is None else error.response.status_code
             if status < 500 and status != TOO_MANY:
-                raise RefusedError(f"{self.url} refused a request: {self._shown(error)}") from None
+                raise RefusedError(f"{self.url} refused a request: {self.shown(error)}") from None
             raise ChainError(f"no answer from {self.url} ({type(error).__name__}); is the node running?") from None
         except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
             raise
         except Web3RPCError as error:
             self._form = "" if self.pin else self._form
-            raise RefusedError(f"{self.url} refused a request: {self._shown(error)}", error.rpc_response) from None
+            raise RefusedError(f"{self.url} refused a request: {self.shown(error)}", error.rpc_response) from None
         except (VgameError, AssertionError):
             raise
         except Exception as error:  # a reply can be anything, so parsing it can raise anything
-            what = " ".join(f"{type(error).__name__}: {self._shown(error)}".split())[:200]
+            what = " ".join(f"{type(error).__name__}: {self.shown(error)}".split())[:200]
             raise EndpointError(
                 f"a reply of {self.url} cannot be read ({what}): the reply is ignored; use another endpoint if this "
                 "continues"
             ) from None
 
-    def _shown(self, error: Exception) -> str:
+    def shown(self, text: object) -> str:
         """An error's text, without the secrets in the endpoint's URL."""
-        return hide_secrets(str(error), self._secret)
+        return hide_secrets(str(text), self._secret)
 
     def _meet_again(self) -> None:
         """Check after an outage that the endpoint still has this chain and its contracts."""

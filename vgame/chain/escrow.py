@@ -118,6 +118,10 @@ class EscrowContract:
         """A transaction; a call that would revert is not sent and raises ContractError."""
         wallet = self.game.wallet
         assert wallet is not None, "a read-only Game cannot send"
+        with wallet.pauses.sending(name, *args):
+            return self._send(wallet, name, args, value)
+
+    def _send(self, wallet: Any, name: str, args: tuple[Any, ...], value: int) -> Any:
         self.game._check_funds(name, value)
         function = getattr(self.contract.functions, name)(*args)
         call = {"from": wallet.address, "value": value}

@@ -41,7 +41,7 @@ from vgame.chain.records import (
 )
 from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
-from vgame.errors import ChainError, ContractError, EndpointError, LostRace, NoEffect
+from vgame.errors import ChainError, ContractError, EndpointError, LostRace
 
 T = TypeVar("T")
 JOBS = 50  # jobs in one request: a reply of 100 KB
@@ -160,7 +160,7 @@ class Game:
                 if isinstance(error, RefusedError):
                     raise
                 if not isinstance(error, ContractCustomError):
-                    raise ContractError(str(error.message), ()) from None
+                    raise ContractError(self.chain.shown(error.message), ()) from None
                 data = error.data
             raise self.chain.ask(lambda: self.contract_error(data)) from None
 
@@ -168,31 +168,28 @@ class Game:
         """The contract's error for revert data."""
         raw = bytes.fromhex(data[2:]) if isinstance(data, str) else bytes(data or b"")
         name, types = errors().get(raw[:4], (f"unknown error 0x{raw[:4].hex()}", []))
-        args = tuple(self.chain.web3.codec.decode(types, raw[4:])) if types else ()
+        found = self.chain.web3.codec.decode(types, raw[4:]) if types else ()
+        args = tuple(self.chain.shown(value) if isinstance(value, str) else value for value in found)
         return ContractError(name, (FIELDS[args[0]],) if name == "BadSpec" else args)
 
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
         """Send a transaction; returns its receipt. A call that would revert is not sent and raises ContractError."""
-        with self.chain.released():
+        assert self.wallet is not None, "a read-only Game cannot send"
+        with self.chain.released(), self.wallet.pauses.sending(name, *args):
             return self._send(name, args, value)
 
     def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:
-        assert self.wallet is not None, "a read-only Game cannot send"
         function, tx = self._function(name, args), {"from": self.wallet.address, "value": value}
         self._check_funds(name, value)
         gas = UNESTIMATED.get(name) or self._decoded(lambda: quantity(function.estimate_gas(tx)))
         data = bytes.fromhex(function._encode_transaction_data()[2:])
         receipt = self.wallet.send(self.address, data, value, gas + RACE_GAS)
         if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
-            try:
-                self._decoded(lambda: function.call(tx))
-                raise LostRace(name)
-            except ContractError as error:
-                error.sent = True
-                raise
+            self._decoded(lambda: function.call(tx))
+            raise LostRace(name)
         block = receipt["blockNumber"]
         if not any(self._visible(name, args, block) for _ in range(LOOKS)):
-            raise NoEffect(
+            raise EndpointError(
                 f"{self.chain.url} shows a receipt of {name} without error, but a state without it: the endpoint lags "
                 "or is wrong; the move counts as not made, use another endpoint if this continues"
             )

@@ -25,6 +25,7 @@ from vgame.chain.connection import (
     fee_ceiling,
     quantity,
 )
+from vgame.chain.pauses import Pauses
 from vgame.errors import ChainError, NotYet, TooDear
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
@@ -69,7 +70,8 @@ class Wallet:
         self.account: LocalAccount = Account.from_key(key) if key else Account.create()
         self.address = self.account.address
         #: Called with number and hash of every transaction before it is sent; it is not sent if one of them raises.
-        self.watchers: list[Callable[[int, bytes], None]] = []
+        self.pauses = Pauses(chain)
+        self.watchers: list[Callable[[int, bytes], None]] = [self.pauses.signed]
 
     @property
     def key(self) -> bytes:
@@ -85,7 +87,9 @@ class Wallet:
         tx = {"type": 2, "chainId": self.chain.chain_id, "data": data, "value": value, "gas": limit}
         if to is not None:
             tx["to"] = to
-        return self._included(tx)
+        receipt = self._included(tx)
+        self.pauses.included()
+        return receipt
 
     def _included(self, tx: dict[str, Any]) -> Any:
         """The receipt. A pending transaction, of this process or of one that was killed, is replaced by one that pays

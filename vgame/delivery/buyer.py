@@ -54,7 +54,16 @@ from vgame.delivery.rules import (
     unrequested,
 )
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
-from vgame.errors import ChainError, ContractError, DeliveryError, EndpointError, NotYet, Undelivered, VgameError
+from vgame.errors import (
+    ChainError,
+    ContractError,
+    DeliveryError,
+    EndpointError,
+    NotYet,
+    Paused,
+    Undelivered,
+    VgameError,
+)
 
 HARMLESS = frozenset(
     {
@@ -346,9 +355,11 @@ class Buyer:
             )
 
     def _attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """False where it was not needed any more."""
+        """False if it is no longer needed, or if its pause is not over."""
         try:
             self.game.send(name, *args, value=value)
+        except Paused:
+            return False
         except ContractError as error:
             if error.name not in HARMLESS:
                 raise

@@ -10,8 +10,7 @@ from vgame.chain.connection import Chain
 from vgame.chain.game import PAGE, Game
 from vgame.chain.records import Dispute, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.commit.machine import Machine
-from vgame.dispute.pauses import TIMEOUTS, Pauses
-from vgame.errors import ContractError, EndpointError, VgameError
+from vgame.errors import ContractError, EndpointError, Paused, VgameError
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,6 @@ class Player:
         self.game, self.id, self.machine = game, job, machine
         self.closed: list[Standing] = []
         self.withdrawn = 0  # wei, by this object
-        self.pauses = Pauses()
 
     def look(self, job: Job | None = None) -> Job:
         """The job as the chain shows it now (`job`: if it was already read). EndpointError if its terms differ from the
@@ -93,23 +91,16 @@ class Player:
         return self.game.wallet.address
 
     def attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """Send a move. True if it was made; False if it is no longer needed, or if its pause is not over. Stakes follow
-        their own rule (stakes.py)."""
-        if self.pauses.waits(name, *args):
-            return False
+        """Send a move. True if it was made; False if it is no longer needed, or if its pause is not over."""
         try:
             self.game.send(name, *args, value=value)
-        except VgameError as error:
-            if error.sent and name != "challenge":
-                self.pauses.begin(name, *args)
-            if not isinstance(error, ContractError) or error.name not in HARMLESS:
+        except Paused:
+            return False
+        except ContractError as error:
+            if error.name not in HARMLESS:
                 raise
             log.info("%s is no longer needed: %s", name, error)
             return False
-        if name in TIMEOUTS:
-            self.pauses.end(name)
-        elif name != "challenge" and not self.game.chain.is_development:
-            self.pauses.begin(name, *args)
         return True
 
     def standings(self, job: Job) -> list[Standing]:

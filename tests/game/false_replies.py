@@ -1,0 +1,50 @@
+"""Replies of an endpoint that are replaced, and calls that are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.records import Standing
+
+
+@contextmanager
+def altered(chain: Chain, method: str, change: Callable[[Any, Callable[..., Any]], Any]) -> Iterator[None]:
+    """The endpoint replies to a method with `change(params, usual)`."""
+    provider = chain.web3.provider
+    usual, cached = provider.make_request, provider._request_func_cache
+
+    def request(name: str, params: Any) -> Any:
+        return change(params, lambda: usual(name, params)) if name == method else usual(name, params)
+
+    with patch.object(provider, "make_request", request):
+        provider._request_func_cache = (None, None)
+        yield
+    provider._request_func_cache = cached
+
+
+@contextmanager
+def invented_estimates(chain: Chain) -> Iterator[None]:
+    """If the node refuses an estimate, the endpoint replies with a number."""
+
+    def estimate(_: Any, usual: Callable[[], Any]) -> Any:
+        answer = usual()
+        return {"jsonrpc": "2.0", "id": 1, "result": hex(300_000)} if "error" in answer else answer
+
+    with altered(chain, "eth_estimateGas", estimate):
+        yield
+
+
+def refused() -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "error": {"code": -32005, "message": "try later"}}
+
+
+def show_stale(game: Game, number: int, old: Standing) -> None:
+    """Show one dispute in an old state, all others as they are."""
+    usual, turn = game.disputes, game.turn
+    game.disputes = lambda job, first=0: [old if s.number == number else s for s in usual(job, first)]
+    game.turn = lambda job, n: (old.turn, old.deadline) if n == number else turn(job, n)

@@ -1,0 +1,299 @@
+"""A call that was sent is not sent again at once with another nonce, however an endpoint hides what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from false_replies import altered, invented_estimates, refused, show_stale
+from frauds import LIE, SETUP
+from scene import deployed, embedded_chain
+from test_delivery_agents import Sides
+from test_watch import watch
+
+import vgame.agents.staking
+from vgame.agents import retry
+from vgame.agents.named_jobs import Limits
+from vgame.attacks.adversaries import FalseAccuser
+from vgame.chain import final, pauses
+from vgame.chain.connection import Chain
+from vgame.chain.records import Level, Phase, Request, Status, Turn
+from vgame.errors import ContractError, VgameError
+from vgame.job.terms import INCLUSION, KEPT_OUT
+
+BLOCK = 12
+ROUNDS, FEW = (
+    25,
+    8,
+)  # rounds of one block each; the most transactions that pauses of 12, 24, 48 .. seconds allow in them
+
+
+def sent_by(chain: Chain, player: Any) -> int:
+    return int(chain.web3.eth.get_transaction_count(player.address))
+
+
+def _of_another(params: Any, usual: Callable[[], Any]) -> Any:
+    answer = usual()
+    if answer.get("result"):
+        answer = answer | {"result": dict(answer["result"]) | {"transactionHash": "0x" + "11" * 32}}
+    return answer
+
+
+def _passed_on(params: Any, usual: Callable[[], Any]) -> Any:
+    usual()
+    return refused()
+
+
+@pytest.mark.parametrize(
+    ("method", "lie"),
+    [
+        ("eth_getTransactionReceipt", _of_another),
+        ("eth_sendRawTransaction", _passed_on),
+        ("none", None),
+    ],
+    ids=["the receipt is another's", "sent on, and refused", "the state after it is refused"],
+)
+def test_what_went_out_is_not_sent_again_at_once(method: str, lie: Any) -> None:
+    """A `reveal` that was made is shown as due; how its end is withheld makes no difference to what it costs."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP)
+        trainer = play.trainer
+        play.auditor(None, FalseAccuser, step_wanted=1).step()
+        show_stale(trainer.game, 0, play.client.disputes(play.id)[0])
+        if lie is None:
+
+            def opened(*_: Any) -> int:
+                return chain.ask(lambda: (_ for _ in ()).throw(ValueError("try later")))
+
+            trainer.game.opened = opened
+        count = sent_by(chain, trainer)
+        with patch.object(chain, "is_development", False), altered(chain, method, lie):
+            for _ in range(ROUNDS):
+                with suppress(VgameError):
+                    trainer.step()
+                play.advance(BLOCK)
+        assert sent_by(chain, trainer) - count <= FEW
+
+
+def test_a_revert_whose_reason_is_refused_is_a_transaction_too() -> None:
+    """The estimate is invented, the call reverts on chain, and the endpoint does not say why."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP)
+        trainer = play.trainer
+        play.auditor(None, FalseAccuser, step_wanted=1).step()
+        old = play.client.disputes(play.id)[0]
+        with suppress(VgameError):
+            trainer.step()
+        old = replace(old, dispute=replace(old.dispute, level=Level.RUN, height=0))  # a post, elsewhere: reverts
+        show_stale(trainer.game, 0, old)
+
+        def call(params: Any, usual: Callable[[], Any]) -> Any:
+            answer = usual()
+            return refused() if "error" in answer else answer
+
+        count = sent_by(chain, trainer)
+        with patch.object(chain, "is_development", False), invented_estimates(chain), altered(chain, "eth_call", call):
+            for _ in range(ROUNDS):
+                with suppress(VgameError):
+                    trainer.step()
+                play.advance(BLOCK)
+        assert sent_by(chain, trainer) - count <= FEW
+
+
+def test_timeouts_with_a_false_receipt_wait_too() -> None:
+    """A dispute is shown as run out on the trainer's side; the estimate is invented, and the receipt's status."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP, LIE)
+        auditor = play.auditor()
+        auditor.step()
+        (real,) = play.client.disputes(play.id)
+        show_stale(auditor.game, 0, replace(real, turn=Turn.TRAINER_EXPIRED))
+
+        def succeeded(params: Any, usual: Callable[[], Any]) -> Any:
+            answer = usual()
+            if answer.get("result"):
+                answer = answer | {"result": dict(answer["result"]) | {"status": "0x1"}}
+            return answer
+
+        count = sent_by(chain, auditor)
+        with (
+            patch.object(chain, "is_development", False),
+            invented_estimates(chain),
+            altered(chain, "eth_getTransactionReceipt", succeeded),
+        ):
+            for _ in range(ROUNDS):
+                with suppress(VgameError):
+                    auditor.step()
+                play.advance(1)
+        assert sent_by(chain, auditor) - count <= FEW
+
+
+def test_varied_disputes_do_not_drain_a_trainer() -> None:
+    """A dispute that does not exist has another number in each look: each `postSegment` is a new call."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP)
+        trainer, game = play.trainer, play.trainer.game
+        accuser = play.auditor(None, FalseAccuser, step_wanted=1)
+        accuser.step()
+        for _ in range(20):  # to a leaf of the run
+            d = play.dispute()
+            if d.level is Level.RUN and d.height == 0:
+                break
+            trainer.step(), accuser.step()
+        (leaf,) = play.client.disputes(play.id)
+        assert leaf.dispute.level is Level.RUN and leaf.dispute.height == 0
+        trainer.step()
+        looks, usual = [0], game.job
+
+        def job(which: bytes) -> Any:
+            return replace(usual(which), disputes=looks[0] + 1, open=1)
+
+        def disputes(which: bytes, first: int = 0) -> Any:
+            closed = replace(leaf, turn=None, dispute=replace(leaf.dispute, status=Status.DISMISSED))
+            shown = [replace(closed, number=n) for n in range(looks[0])]
+            return [*shown, replace(leaf, number=looks[0], turn=Turn.TRAINER)][first:]
+
+        game.job, game.disputes, game.turn = job, disputes, lambda *_: (Turn.TRAINER, leaf.deadline)
+        count = sent_by(chain, trainer)
+        with patch.object(chain, "is_development", False), invented_estimates(chain):
+            for _ in range(ROUNDS):
+                looks[0] += 1
+                with suppress(VgameError):
+                    trainer.step()
+                play.advance(1)
+        assert sent_by(chain, trainer) - count <= FEW
+
+
+def test_varied_requests_do_not_drain_a_seller(tmp_path: Path) -> None:
+    """`defer` is sent without an estimate, so false requests are enough: one of another number in each look."""
+    with embedded_chain() as chain:
+        sides = Sides(deployed(chain), tmp_path)
+        sides.claim()
+        looks = [0]
+
+        def requests(_: bytes) -> list[Request]:
+            looks[0] += 1
+            since = chain.now() - sides.play.job.spec.key_window + 10
+            return [Request(looks[0], 2, 0, 300, 0, since, 0, 0, False)]
+
+        sides.game.requests = requests
+        trainer = sides.trainer
+        count = sent_by(chain, trainer)
+        with patch.object(chain, "is_development", False):
+            for _ in range(ROUNDS):
+                with suppress(VgameError):
+                    trainer.step()
+                sides.play.advance(1)
+        assert sent_by(chain, trainer) - count <= FEW
+
+
+def test_one_false_credit_is_not_withdrawn_for_each_job() -> None:
+    """`withdraw` is a call of the account, whatever number of jobs it plays."""
+    with embedded_chain() as chain:
+        scene = deployed(chain)
+        plays = [scene.claimed(SETUP) for _ in range(10)]
+        service = watch(plays[0], Limits(jobs=frozenset(play.id for play in plays)))
+        game = service.game
+        usual = game.jobs
+        game.jobs = lambda which: [replace(job, phase=Phase.CONVICTED) for job in usual(which)]
+        game.credits = lambda _: 10**18
+        address = SimpleNamespace(address=game.wallet.address)
+        count = sent_by(chain, address)
+        with patch.object(chain, "is_development", False), invented_estimates(chain):
+            service.round()
+        sent = sent_by(chain, address) - count
+        assert sent <= 1, f"{sent} transactions in one round"
+
+
+def test_varied_roots_do_not_drain_an_auditor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A right claim is shown with another false root every minute, and a stake on each would revert."""
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(SETUP)
+        for module in (final, pauses, retry):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=chain.now))
+        service = watch(play, Limits(jobs=frozenset({play.id})))
+        game, root = service.game, [b""]
+        usual = game.jobs
+        game.jobs = lambda which: [replace(job, run_root=root[0]) for job in usual(which)]
+        address = SimpleNamespace(address=game.wallet.address)
+        count = sent_by(chain, address)
+        with patch.object(chain, "is_development", False), invented_estimates(chain):
+            for n in range(12):
+                root[0] = bytes([n + 1]) * 32
+                for _ in range(4):
+                    service.round()
+                    play.advance(15)
+        assert sent_by(chain, address) - count <= FEW
+
+
+def test_a_client_does_not_confirm_without_end(tmp_path: Path) -> None:
+    """It has confirmed; the endpoint shows the state before, and estimates."""
+    with embedded_chain() as chain:
+        sides = Sides(deployed(chain), tmp_path)
+        sides.claim()
+        client = sides.play.client
+        stale = client.exchange(sides.play.id)
+        with suppress(VgameError):
+            sides.receive()
+        assert client.exchange(sides.play.id).confirmed_at
+        client.exchange = lambda _: stale
+        count = sent_by(chain, client.wallet)
+        with patch.object(chain, "is_development", False), invented_estimates(chain):
+            for _ in range(ROUNDS):
+                with suppress(VgameError):
+                    sides.receive()
+                sides.play.advance(BLOCK)
+        assert sent_by(chain, client.wallet) - count <= FEW
+
+
+def test_a_fault_shorter_than_its_allowance_costs_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For 450 s a node estimates too little gas, so each `postSegment` runs out of it. Budgets allow for 600 s of such
+    delays (KEPT_OUT); a pause that begins when the fault is nearly over must fit into the rest."""
+    budget, fault = KEPT_OUT + 8 * INCLUSION, 450
+    setup = replace(SETUP, steps=64, interval=1, depth=5, terms={"trainer_budget": budget, "slot": 60})
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(setup)
+        for module in (final, pauses):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=chain.now))
+        trainer, accuser = play.trainer, play.auditor(None, FalseAccuser, step_wanted=1)
+        accuser.step()
+        count, begun = sent_by(chain, trainer), chain.now()
+
+        def estimate(params: Any, usual: Callable[[], Any]) -> Any:
+            answer = usual()
+            return answer | {"result": "0x1"} if "result" in answer and chain.now() - begun < fault else answer
+
+        with patch.object(chain, "is_development", False), altered(chain, "eth_estimateGas", estimate):
+            for _ in range(2 * budget // BLOCK):
+                if play.phase is not Phase.CLAIMED or play.dispute().turn_at > begun + fault:
+                    break
+                for player in (trainer, accuser):
+                    with suppress(VgameError):
+                        player.step()
+                play.advance(BLOCK - 2)
+        sent = sent_by(chain, trainer) - count
+        assert sent > 5
+        assert play.phase is Phase.CLAIMED, f"an honest trainer is convicted: {play.verdicts}, {sent} transactions"
+
+
+def test_a_reason_quotes_no_secret() -> None:
+    """A gateway's reason for a revert quotes its own URL."""
+    with embedded_chain() as chain:
+        play = deployed(chain).post(SETUP)
+        secret = chain._secret = f"{chain.url}/v3/0123456789abcdef"
+
+        def reason(params: Any, usual: Callable[[], Any]) -> Any:
+            error = {"code": 3, "message": f"execution reverted: upstream {secret} said no"}
+            return {"jsonrpc": "2.0", "id": 1, "error": error}
+
+        with altered(chain, "eth_call", reason), pytest.raises(VgameError) as caught:
+            play.client.job(play.id)
+        assert isinstance(caught.value, ContractError)
+        assert "0123456789abcdef" not in str(caught.value)
