@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
+from vgame.chain import pauses
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
 from vgame.chain.records import Standing
@@ -37,6 +42,12 @@ def invented_estimates(chain: Chain) -> Iterator[None]:
 
     with altered(chain, "eth_estimateGas", estimate):
         yield
+
+
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of pauses is an hour later at each reading."""
+    hours = count(0.0, 3600.0)
+    monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=lambda: next(hours)))
 
 
 def refused() -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_content_that_is_hidden_or_altered_is_waited_for(
     with monkeypatch.context() as lying:
         lying.setattr(type(auditor.game.contents), "_decoded", decoded)
         for _ in range(2):
-            with pytest.raises(NotYet, match="in process does not show what was opened"):
+            with pytest.raises(NotYet, match="in process does not show the content"):
                 auditor.step()
         assert play.phase is Phase.CLAIMED
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED

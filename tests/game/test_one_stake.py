@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from false_replies import no_pauses
 from frauds import SETUP
 from scene import Play, Scene, deployed, embedded_chain
 from test_stakes import begun, rounds
@@ -28,6 +29,7 @@ OLD = 900  # seconds until a block is final here
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks are long enough, and nothing depends on the time of a round."""
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
+    no_pauses(monkeypatch)
 
 
 @pytest.fixture(scope="module")

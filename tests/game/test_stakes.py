@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from false_replies import no_pauses
 from frauds import SETUP
 from scene import Play, Scene, deployed, embedded_chain
 from test_sybils import crowd
@@ -32,6 +33,7 @@ GWEI = 10**9
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks are long enough, and nothing depends on the time of a round."""
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
+    no_pauses(monkeypatch)
 
 
 def rounds(*services: AuditorService, count: int = 1) -> None:

@@ -3,10 +3,9 @@ endpoint is honest again."""
 
 from __future__ import annotations
 
-from itertools import count
-from types import SimpleNamespace
 from typing import Any
 
+import false_replies
 import pytest
 from frauds import LIE, SETUP, SPEC, Mistaken, state_lie
 from lying import Truth, refuses, selector, table, topic
@@ -14,7 +13,6 @@ from proxy import Request
 from scene import Scene
 from web3 import Web3
 
-from vgame.chain import pauses
 from vgame.chain.records import Level, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
@@ -23,9 +21,7 @@ from vgame.errors import ContractError, EndpointError, NotYet
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of pauses is an hour later at each reading."""
-    hours = count(0.0, 3600.0)
-    monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    false_replies.no_pauses(monkeypatch)
 
 
 def content_of(opening: str, change: Any, *sources: str) -> Any:

@@ -22,6 +22,7 @@ import vgame.agents.roles as roles
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
 from vgame.agents.retry import QUIET, Retry
+from vgame.chain.pauses import Pauses
 from vgame.chain.wallet import Wallet
 from vgame.dispute.stakes import Stakes
 from vgame.errors import Over, VgameError
@@ -81,7 +82,8 @@ class SimWallet(Wallet):
 
     def __init__(self, chain: SimChain, account: Account) -> None:
         self.chain, self.account, self.address = chain, account, account.address
-        self.watchers = []
+        self.pauses = Pauses(chain)
+        self.watchers = [self.pauses.signed]
 
 
 class Mortal(Eth):
