@@ -15,6 +15,7 @@ from vgame.chain.block_ids import RpcError
 from vgame.chain.connection import DEVELOPMENT, Block, Chain, RefusedError
 from vgame.chain.contents import Contents, Topics
 from vgame.chain.game import Game
+from vgame.chain.pauses import Pauses
 from vgame.chain.records import Event
 from vgame.chain.wallet import GAS_CAP, Wallet
 from vgame.errors import EndpointError
@@ -150,7 +151,7 @@ class PayeeGame(RevmGame):
     """The game as tests/contracts/Payee.sol plays it: transactions go through the contract at `payee`."""
 
     def __init__(self, chain: RevmChain, address: str, payee: str) -> None:
-        super().__init__(chain, address, SimpleNamespace(address=payee))
+        super().__init__(chain, address, SimpleNamespace(address=payee, pauses=Pauses(chain)))
 
     def _check_funds(self, name: str, value: int) -> None:
         """The money comes with the call."""
