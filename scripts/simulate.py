@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -79,7 +80,8 @@ def judge(inside: bool, seed: int) -> str:
 
 
 def quieten() -> None:
-    """Of a worker: what lives as long as it does is not looked through again for garbage."""
+    """Begin a worker: no warnings of players, and no garbage collection of what lives as long as it does."""
+    logging.disable(logging.WARNING)
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
