@@ -30,7 +30,7 @@ ROOMS = ("agents", "attacks", "chain", "commit", "delivery", "dispute", "errors.
 TESTS = ("tests/simulation", "tests/game", "tests/twin", ":(exclude)*/test_*.py")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 SAME = ("inside", "commit")
-PART = 100  # seeds between two records
+PART = 500  # seeds between two records
 
 
 def play(tape: Tape, inside: bool) -> tuple[list[str], Story]:
