@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vgame.arithmetic.certificate import UNIT
+from vgame.arithmetic.numba import digit_products
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba.products import Places
 from vgame.arithmetic.torch.exact import Bags, Rows, Terms, exact_sums
-from vgame.arithmetic.vendor import NATIVE, Multiply, Vendor, using
+from vgame.arithmetic.vendor import NATIVE, Digits, Multiply, Vendor, using
 
 KINDS = ("up", "down", "random", "midpoint")
 #: The least norm that is promised, per norm.
@@ -38,8 +40,9 @@ def perturbed_products(kind: str, scale: float = 1.0) -> AbstractContextManager[
 
 
 def perturbed_kernels(kind: str, scale: float = 1.0) -> AbstractContextManager[Vendor]:
-    """The same of our own kernels of products on a CPU (numba/products.py), whose bound is another one."""
-    return using(replace(NATIVE, multiply=_multiply(_pushing(kind, scale))))
+    """The same of our own kernels of products on a CPU (numba/products.py, digit_products.py), whose bounds are
+    others."""
+    return using(replace(NATIVE, multiply=_multiply(_pushing(kind, scale)), digits=_digits(kind, scale)))
 
 
 def _pushing(kind: str, scale: float) -> Callable[..., Tensor]:
@@ -104,6 +107,24 @@ def _multiply(push: Callable[..., Tensor]) -> Multiply:
         sums.copy_(push(sums, exact, terms, size, _outer(quantum_a, quantum_b, torch.mul)))
         for square in squares:
             square *= LEAST_NORM**2
+
+    return multiply
+
+
+def _digits(kind: str, scale: float) -> Digits:
+    generator = torch.Generator().manual_seed(1)
+
+    def multiply(a: Places, b: Places, sums: Tensor, squares: tuple[Tensor, Tensor], *rest: float) -> Any:
+        bounds = digit_products.multiply(a, b, sums, squares, *rest)
+        if bounds is not None:
+            left, right = (_rows(x, square) for x, square in zip((a, b), squares, strict=True))
+            size = _outer(*(square.sqrt() for square in squares), torch.mul)
+            exact = _exact_products(left, right, size)
+            error = scale * (_outer(*bounds, torch.mul) - _OWN_ERROR * UNIT * size) * (1 - 2.0**-20)
+            sums.copy_(exact + error * _direction(kind, exact, generator))
+            for square in squares:
+                square *= LEAST_NORM**2
+        return bounds
 
     return multiply
 

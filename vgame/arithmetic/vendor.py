@@ -27,7 +27,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.numba import digit_products
 from vgame.arithmetic.numba import products as own_products
+from vgame.arithmetic.numba.digit_tile import permitted
 from vgame.arithmetic.workspace import widen
 from vgame.errors import VgameError
 
@@ -37,6 +39,11 @@ EMULATION_SWITCH = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 
 #: (rows of a, rows of b, sums, squares of both): see `Vendor`.
 Multiply = Callable[[own_products.Places, own_products.Places, Tensor, tuple[Tensor, Tensor]], None]
+#: The same with (whether sums are rounded to 8 bits, most bound per norms), which gives bounds: see `Vendor`.
+Digits = Callable[
+    [own_products.Places, own_products.Places, Tensor, tuple[Tensor, Tensor], bool, float],
+    tuple[Tensor, Tensor] | None,
+]
 
 
 class EmulatedBinary64(VgameError):
@@ -53,6 +60,8 @@ class Vendor:
     norm(x [.., K]) -> [..]: Euclidean, at least (1 - 2^-22) times the norm; not finite if and only if a term is not.
     multiply(a, b, sums [B, M, N], squares ([Ba, M], [Bb, N])): product, and the squares of norm, of binary32 rows read
     in place, in the chains of numba/products.py; None: they are widened for `product`.
+    digits(a, b, sums, squares, early, most): the same by numba/digit_products.py, and what bounds the sums' errors, left
+    [Ba, M] and right [Bb, N]; None where the rows are not suited.
     """
 
     product: Callable[[Tensor, Tensor, Tensor], None]
@@ -60,6 +69,7 @@ class Vendor:
     scatter: Callable[[Tensor, Tensor, Tensor], None]
     norm: Callable[[Tensor], Tensor]
     multiply: Multiply | None = None
+    digits: Digits | None = None
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -104,7 +114,7 @@ def refuse_emulation(like: Tensor) -> None:
         raise EmulatedBinary64(f"{EMULATION_SWITCH} is set: emulated binary64 products have no proven bound; unset it")
 
 
-NATIVE = Vendor(_product, _total, _scatter, _norm, own_products.multiply)
+NATIVE = Vendor(_product, _total, _scatter, _norm, own_products.multiply, digit_products.multiply)
 _current: ContextVar[Vendor] = ContextVar("vendor", default=NATIVE)
 
 
@@ -116,6 +126,11 @@ def vendor() -> Vendor:
 def own_multiply(device: torch.device) -> Multiply | None:
     """vgame's own kernel for products on `device`, or None."""
     return vendor().multiply if own_products.in_use(device) else None
+
+
+def own_digits(device: torch.device) -> Digits | None:
+    """The same of digits, where the processor has tiles of bytes."""
+    return vendor().digits if own_products.in_use(device) and permitted() else None
 
 
 @contextmanager

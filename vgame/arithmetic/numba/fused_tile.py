@@ -52,7 +52,7 @@ def form_of(processor: str, features: str) -> Form | None:
     return FORMS["avx512f" if "avx512f" in has else "fma"]
 
 
-class _Code:
+class Code:
     """What the functions below write with: `builder`, and addresses of words of numba's arrays."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> None:
@@ -141,7 +141,7 @@ def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, 
     height, width, wide = rows.literal_value, vectors.literal_value, ir.VectorType(_DOUBLE, lanes.literal_value)
     columns = width * wide.count
 
-    def step(code: _Code, left: Any, right: Any, *sums: Any) -> list[Any]:
+    def step(code: Code, left: Any, right: Any, *sums: Any) -> list[Any]:
         held = [code.load(code.at(right, v * wide.count), wide) for v in range(width)]
         made = []
         for i in range(height):  # one word of a at a time: LLVM keeps their order, and has no registers for all of them
@@ -150,7 +150,7 @@ def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, 
         return [code.at(left, height), code.at(right, columns), *made]
 
     def generate(context, builder, signature, arguments):
-        code = _Code(context, builder, signature, arguments)
+        code = Code(context, builder, signature, arguments)
         out, apart, terms = code.place(7, 8), arguments[9], arguments[10]
         lines = [code.at(out, builder.mul(apart, code.number(i))) for i in range(height)]
         for line, word in itertools.product(lines, range(0, columns, LINE)):
@@ -184,7 +184,7 @@ def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms,
     wide = ir.VectorType(_DOUBLE, count)
 
     def generate(context, builder, signature, arguments):
-        code = _Code(context, builder, signature, arguments)
+        code = Code(context, builder, signature, arguments)
         narrow = ir.VectorType(context.get_data_type(x.dtype), count)
         memory = context.make_array(x)(context, builder, arguments[2]).data
         begins = []
@@ -226,7 +226,7 @@ def _processor(builder: Any) -> str:
     return builder.module.triple.split("-")[0]
 
 
-def _set(code: _Code, modes: Any) -> None:
+def _set(code: Code, modes: Any) -> None:
     if _processor(code.builder) == "x86_64":
         word = cgutils.alloca_once_value(code.builder, modes)
         code.call("llvm.x86.sse.ldmxcsr", code.builder.bitcast(word, _BYTE.as_pointer()))
@@ -241,7 +241,7 @@ def begin_modes(typing):
     """IEEE's modes from now on; the modes before, an int32."""
 
     def generate(context, builder, signature, arguments):
-        code = _Code(context, builder, signature, arguments)
+        code = Code(context, builder, signature, arguments)
         if _processor(builder) == "x86_64":
             word = cgutils.alloca_once(builder, _I32)
             code.call("llvm.x86.sse.stmxcsr", builder.bitcast(word, _BYTE.as_pointer()))
@@ -260,7 +260,7 @@ def end_modes(typing, before):
     """The modes that `begin_modes` gave."""
 
     def generate(context, builder, signature, arguments):
-        _set(_Code(context, builder, signature, arguments), arguments[0])
+        _set(Code(context, builder, signature, arguments), arguments[0])
         return context.get_dummy_value()
 
     return types.void(types.int32), generate

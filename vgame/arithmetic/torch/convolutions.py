@@ -23,7 +23,8 @@ from vgame.arithmetic.numba.filtering import (
 )
 from vgame.arithmetic.numba.rounding_test import round_pass
 from vgame.arithmetic.torch import products
-from vgame.arithmetic.torch.products import Tile, unfolded
+from vgame.arithmetic.torch.digits import DigitTile
+from vgame.arithmetic.torch.products import unfolded
 from vgame.arithmetic.torch.rounding_test import hard_part, weigh
 from vgame.arithmetic.vendor import vendor
 from vgame.arithmetic.workspace import TILE, scratch
@@ -39,7 +40,7 @@ AT_A_TIME = 1 << 20
 def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
     """As products.dot."""
     if not is_filtered(a, b):
-        return products.dot(a, b, run, bfloat16)
+        return products.dot(a, b, run, bfloat16, DigitTile)
     patches, rows = b.patches, a.shape[1]
     out = torch.empty(1, rows, b.shape[1], dtype=torch.float32)
     filters = transform_filters(unfolded(a)[0].contiguous(), patches.backwards)
@@ -76,7 +77,7 @@ def _fill(
         tile.narrow()
 
 
-class FilteredTile(Tile):
+class FilteredTile(DigitTile):
     """A tile of a product: filters a [1, M, 9 C], patches b [1, pixels, 9 C] of some rows of tiles -> out [1, M,
     pixels], a view.
 

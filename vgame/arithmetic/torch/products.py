@@ -50,11 +50,11 @@ Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 
 
 @torch.no_grad()
-def dot(a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
+def dot(a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False, kind: type[Tile] | None = None) -> Tensor:
     """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free; bfloat16: to 8 bits, once.
 
     a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which
-    is there when `run` has run the jobs that it is given.
+    is there when `run` has run the jobs that it is given. kind: of the tiles on a CPU; None: Tile.
     """
     assert a.dtype == b.dtype == torch.float32 and len(a.shape) == len(b.shape) == 3, "two binary32 matrices of rank 3"
     assert 1 <= a.shape[2] == b.shape[2] <= MAX_TERMS, "rows of equal length, 1 to 2^31 terms"
@@ -65,7 +65,7 @@ def dot(a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False) -> Ten
         return _dot_by_kernels(a, b, out, bfloat16)
 
     def fill(i: slice, m: slice, n: slice) -> None:
-        tile = Tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], bfloat16)
+        tile = (kind or Tile)(part_of(a, i, m), part_of(b, i, n), out[i, m, n], bfloat16)
         tile.run()
         if bfloat16:
             tile.narrow()

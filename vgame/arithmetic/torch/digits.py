@@ -1,0 +1,65 @@
+"""Tiles of a product whose sums are made of digits where the processor multiplies tiles of bytes and the operands are
+suited; others as in products.py.
+
+In, out: as a Tile. Method: approximate sums by numba/digit_products.py, with a bound of their own; the rounding test
+and the exact tier are those of every product. Proof: docs/numerics-products.md, section 15.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from vgame.arithmetic.certificate import tally
+from vgame.arithmetic.indexed_matrix import places_of
+from vgame.arithmetic.numba.rounding_test import round_pass
+from vgame.arithmetic.torch.products import Tile
+from vgame.arithmetic.torch.rounding_test import hard_part
+from vgame.arithmetic.vendor import own_digits
+from vgame.arithmetic.workspace import scratch
+
+#: Least rows and terms of both sides, and least number of terms of a tile, for which digits are faster.
+SIDE, LENGTH, WORTH = 32, 48, 1 << 20
+#: Largest share of sums that may stay open: as expected from the rows (more, and the exact tier takes longer than the
+#: digits save), and after the rounding test (then it takes longer than a product).
+EXPECTED, OPEN = 1 / 128, 1 / 32
+#: Measured: (share of open sums) / (bound of normal data, per norms, * sqrt K * 2^(bits of the result)).
+SHARE = 12.0
+
+
+class DigitTile(Tile):
+    """A tile of a product that tries digits first."""
+
+    def run(self) -> None:
+        """Fill `out`. Rows that are not suited, and sums that digits leave open too often, as for low-bit data and its
+        ties, are computed by binary64 multiply-adds."""
+        if not self._by_digits():
+            super().run()
+
+    def _by_digits(self) -> bool:
+        """Whether `out` is filled."""
+        multiply = own_digits(self.out.device) if self.fused else None
+        rows, columns, length = *self.out.shape[1:], self.a.shape[2]
+        large = min(rows, columns) >= SIDE and length >= LENGTH and rows * columns * length >= WORTH
+        if multiply is None or not large or hard_part(1, self.out.device).numel():
+            return False
+        if not self.early and self._looks_exact():  # of sums of bfloat16 to 8 bits few are ties
+            return False
+        most = EXPECTED / (SHARE * math.sqrt(length) * (2**8 if self.early else 2**24))
+        self.sums = scratch("sums", tuple(self.out.shape), torch.float64, self.out.device)
+        squares = tuple(torch.empty(x.shape[:2], dtype=torch.float64) for x in (self.a, self.b))
+        bounds = multiply(places_of(self.a), places_of(self.b), self.sums, squares, self.early, most)
+        if bounds is None:
+            return False
+        left, right = bounds[0].unsqueeze(2), bounds[1].unsqueeze(1)
+        found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
+        rest = round_pass(self.sums, left, right, self.out, found, int(self.out.numel() * OPEN), self.early)
+        if rest is None:
+            return False
+        self.norm_a, self.norm_b = (square.sqrt_() for square in squares)
+        self.unrounded = rest if self.early else None
+        if rest.numel():
+            self.sum_exactly(rest)
+        tally(self.out.numel(), 0, rest.numel())
+        return True
