@@ -21,6 +21,7 @@ from numba import njit, types
 from perturbed import KINDS, perturbed_kernels
 from wide import of_many
 
+from vgame.arithmetic import vendor
 from vgame.arithmetic.certified import dot, own_kernels
 from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, places_of
 from vgame.arithmetic.numba import products as own
@@ -31,6 +32,13 @@ from vgame.execute.devices import use_device
 from vgame.execute.doctor import examine
 
 pytestmark = pytest.mark.skipif(own.form() is None, reason="this processor has no fused multiply-adds")
+
+
+@pytest.fixture(autouse=True)
+def no_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large products too are made by multiply-adds here (test_digit_products.py has the others)."""
+    monkeypatch.setattr(vendor, "permitted", lambda: False)
+
 
 HOST = own.form() or FORMS["fma"]
 FINITE = [family for family in FAMILIES if family != "edges"]

@@ -60,8 +60,8 @@ class Vendor:
     norm(x [.., K]) -> [..]: Euclidean, at least (1 - 2^-22) times the norm; not finite if and only if a term is not.
     multiply(a, b, sums [B, M, N], squares ([Ba, M], [Bb, N])): product, and the squares of norm, of binary32 rows read
     in place, in the chains of numba/products.py; None: they are widened for `product`.
-    digits(a, b, sums, squares, early, most): the same by numba/digit_products.py, and what bounds the sums' errors, left
-    [Ba, M] and right [Bb, N]; None where the rows are not suited.
+    digits(a, b, sums, squares, early, most): the same by numba/digit_products.py, and what bounds the errors, left [Ba,
+    M] and right [Bb, N]; None where the rows are not suited.
     """
 
     product: Callable[[Tensor, Tensor, Tensor], None]

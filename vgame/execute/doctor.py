@@ -22,7 +22,7 @@ from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.reference import sums as reference_sums
-from vgame.arithmetic.vendor import own_multiply
+from vgame.arithmetic.vendor import own_digits, own_multiply
 from vgame.commit.tensor import from_words, to_words
 from vgame.execute.devices import fingerprint
 from vgame.execute.kernels import Correct
@@ -106,6 +106,8 @@ def _makes_products(kind: str) -> Iterator[Finding]:
     form = own_products.form()
     if own_multiply(torch.device(kind)):
         detail = f"kernels of vgame, {form.rows} x {form.columns} sums in registers of {form.lanes} binary64"
+        if own_digits(torch.device(kind)):
+            detail += "; large ones by exact sums of digits in tiles of bytes"
     else:
         why = "as this device specifies" if form else "this processor has no fused multiply-adds"
         detail = f"the library's kernels: {why}"

@@ -4,7 +4,7 @@ products with a bound of their errors.
 In: operands as (memory, where rows begin, where their terms lie from there). Out: sums [B, M, N], the rows' sums of
 squares, and for each row a factor: a sum errs by no more than the product of its row's and its column's. A row has a
 scale, and each of its words SLICES (or EARLY) digits of 8 bits. Products of digits are added up exactly; those of the
-last ones are left out. Proof: docs/numerics-products.md, section 15. Twin: numba/products.py, which takes the rest.
+last ones are left out. Proof: docs/numerics-products.md, section 14. Twin: numba/products.py, which takes the rest.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _packing(slices: int, left: bool) -> Callable[..., bool]:
                     third, fourth, fifth = norms[i], norms[SIDE + i], norms[2 * SIDE + i]
                 power = 2.0**shift / np.float64(scale[i])
                 scales[row] = power * 2.0 ** (-4 * (slices + 2))
-                rest = (rest * (1 + 2.0**-11) + 2.0**-59) * last_unit**2
+                rest = (rest * (1 + 2.0**-11) + 2.0**-59) * last_unit**2 if square else 0.0
                 if slices == 5:
                     defect = (2.0**-16 * 2.0**-48) * third + ((1 + 2.0**-8) * 2.0**-64) * fourth
                     defect += ((2.0**16 + 2.0**8 + 1) * 2.0**-80) * fifth
@@ -281,7 +281,7 @@ def multiply(
     )
     words = scratch("digits", (SIDE * (steps * DEPTH + SIDE),), torch.float32, sums.device)
     defects = tuple(torch.empty_like(x) for x in squares)
-    own = (2.0**-47 if slices == SLICES else 2.0**-28) + (-(-length // chunk) + 3) * UNIT
+    own = (2.0**-47 if slices == SLICES else 2.0**-28) + (-(-length // chunk) + 3) * (1 + 2.0**-12) * UNIT
     flat = [tuple(x.view(-1).numpy() for x in pair) for pair in (squares, defects)]
     memory = tuple(x.view(torch.int8).numpy() for x in panels), words.numpy()
     if not _loop_of(slices)(a, b, tuple(sums.shape), chunk, own, most, sums.view(-1).numpy(), *flat, *memory):

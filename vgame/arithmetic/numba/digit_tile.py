@@ -3,7 +3,7 @@ digits by the processor's matrix unit (AMX), binary64 sums from these.
 
 In: sizes that are constants when a loop is compiled, arrays and places in them. Out: what `move_words`,
 `largest_words`, `cut_words`, `digit_tile`, `join_levels` say. Used by numba/digit_products.py. Proof:
-docs/numerics-products.md, section 15.
+docs/numerics-products.md, section 14.
 """
 
 from __future__ import annotations

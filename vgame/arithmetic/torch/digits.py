@@ -2,7 +2,7 @@
 suited; others as in products.py.
 
 In, out: as a Tile. Method: approximate sums by numba/digit_products.py, with a bound of their own; the rounding test
-and the exact tier are those of every product. Proof: docs/numerics-products.md, section 15.
+and the exact tier are those of every product. Proof: docs/numerics-products.md, section 14.
 """
 
 from __future__ import annotations
