@@ -26,6 +26,7 @@ from vgame.arithmetic.numba.digit_tile import (
     cut_words,
     digit_tile,
     end_tiles,
+    fetch_lines,
     join_levels,
     largest_words,
     levels,
@@ -41,6 +42,8 @@ SLICES, EARLY = 5, 3
 CHUNK = 1024
 #: Bytes of a's tiles that are used again and again: half of a second cache of 2 MiB.
 NEAR = 1 << 20
+#: Steps of 64 terms whose tiles of both sides stay in a first cache of 48 KiB.
+AT_A_TIME = 4
 #: Rows with a largest word outside 2^-100 .. 2^100 are not suited.
 LEAST, MOST = np.uint32(27 << 23), np.uint32(227 << 23)
 
@@ -160,8 +163,8 @@ def _packing(slices: int, left: bool) -> Callable[..., bool]:
                 scales[row] = power * 2.0 ** (-4 * (slices + 2))
                 rest = (rest * (1 + 2.0**-11) + 2.0**-59) * last_unit**2 if square else 0.0
                 if slices == 5:
-                    defect = (2.0**-16 * 2.0**-48) * third + ((1 + 2.0**-8) * 2.0**-64) * fourth
-                    defect += ((2.0**16 + 2.0**8 + 1) * 2.0**-80) * fifth
+                    defect = (2.0**-17 * 2.0**-48) * third + ((1 + 2.0**-8) * 2.0**-64) * fourth
+                    defect += ((2.0**17 + 2.0**8 + 1) * 2.0**-80) * fifth
                 else:
                     defect = 2.0**-48 * third
                 defect = power * power * (defect + (spread + 1) * rest)
@@ -187,22 +190,31 @@ def _exponent(most):
 @cache
 def _loop_of(slices: int) -> Callable[..., bool]:
     """The loop of all products with words of so many digits."""
-    pack_a, pack_b, number = _packing(slices, True), _packing(slices, False), levels(slices)
+    pack_a, pack_b, words = _packing(slices, True), _packing(slices, False), levels(slices) * SIDE * SIDE
 
     @compile_loop
-    def multiply_panels(a, b, scale_a, scale_b, shape, steps, more, sums, start, near):
+    def multiply_panels(a, b, scale_a, scale_b, shape, steps, more, level, corner, sums, start):
+        near = level.size // words * SIDE
         rows, columns = shape
-        panel = steps * slices * BYTES
-        level, corner = np.empty(number * SIDE * SIDE, np.int32), np.empty(SIDE * SIDE)
+        step = slices * BYTES
+        panel = steps * step
         for top in range(0, rows, near):
             for n in range(0, columns, SIDE):
-                for m in range(top, min(top + near, rows), SIDE):
-                    digit_tile(slices, a, m // SIDE * panel, b, n // SIDE * panel, steps, level)
+                last = min(top + near, rows)
+                for first in range(0, steps, AT_A_TIME):
+                    count = min(AT_A_TIME, steps - first)
+                    for m in range(top, last, SIDE):
+                        if first + count == steps and m + SIDE <= rows and n + SIDE <= columns:
+                            fetch_lines(sums, start + m * columns + n, columns)
+                        at, bt = m // SIDE * panel + first * step, n // SIDE * panel + first * step
+                        digit_tile(slices, a, at, b, bt, count, level, (m - top) // SIDE * words, first > 0)
+                for m in range(top, last, SIDE):
+                    lt = (m - top) // SIDE * words
                     at = start + m * columns + n
                     if m + SIDE <= rows and n + SIDE <= columns:
-                        join_levels(slices, level, scale_a, m, scale_b, n, sums, at, columns, more)
+                        join_levels(slices, level, lt, scale_a, m, scale_b, n, sums, at, columns, more)
                         continue
-                    join_levels(slices, level, scale_a, m, scale_b, n, corner, 0, SIDE, False)
+                    join_levels(slices, level, lt, scale_a, m, scale_b, n, corner, 0, SIDE, False)
                     for i in range(min(SIDE, rows - m)):
                         for j in range(min(SIDE, columns - n)):
                             to, value = at + i * columns + j, corner[i * SIDE + j]
@@ -217,11 +229,12 @@ def _loop_of(slices: int) -> Callable[..., bool]:
         return total / squares.size
 
     @compile_loop
-    def multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, words):
+    def multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer):
         keep_apart()
         x, x_rows, x_columns = a
         y, y_rows, y_columns = b
         batch, rows, columns = shape
+        corner = np.empty(SIDE * SIDE)
         lined = np.empty(chunk // SIDE + 1, np.bool_)
         scale_a, scale_b = np.ones(rows + SIDE), np.ones(columns + SIDE)
         for i in range(batch):
@@ -233,29 +246,28 @@ def _loop_of(slices: int) -> Callable[..., bool]:
                 if own_a or terms < x_columns.size:  # else it is there
                     part = x_rows[u : u + rows], x_columns, first, terms, panels[0], scale_a
                     known = squares[0][u : u + rows], defects[0][u : u + rows]
-                    if not pack_a(x, *part, *known, words, lined):
+                    if not pack_a(x, *part, *known, buffer, lined):
                         return False
                 if own_b or terms < x_columns.size:
                     part = y_rows[v : v + columns], y_columns, first, terms, panels[1], scale_b
                     known = squares[1][v : v + columns], defects[1][v : v + columns]
-                    if not pack_b(y, *part, *known, words, lined):
+                    if not pack_b(y, *part, *known, buffer, lined):
                         return False
                 if i == first == 0:
                     means = [mean_bound(squares[j][: shape[1 + j]], defects[j][: shape[1 + j]], own) for j in range(2)]
                     if means[0] * means[1] > most:
                         return False
-                near = max(1, NEAR // (steps * slices * BYTES)) * SIDE
-                to = sums, i * rows * columns, near
+                to = level, corner, sums, i * rows * columns
                 multiply_panels(*panels, scale_a, scale_b, (rows, columns), steps, first > 0, *to)
         return True
 
     @compile_loop
-    def multiply(a, b, shape, chunk, own, most, sums, squares, defects, panels, words):
+    def multiply(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer):
         """sums [B, M, N] of the products of the rows a and b; squares and defects of the rows. Whether all are
         suited, and the first rows' bounds per norms at `most` on average."""
         modes = begin_modes()
         begin_tiles()
-        suited = multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, words)
+        suited = multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer)
         end_tiles()
         end_modes(modes)
         return suited
@@ -279,11 +291,13 @@ def multiply(
         scratch(f"digits {side}", (-(-count // SIDE) * steps * slices * BYTES // 8,), torch.float64, sums.device)
         for side, count in zip("ab", sums.shape[1:], strict=True)
     )
-    words = scratch("digits", (SIDE * (steps * DEPTH + SIDE),), torch.float32, sums.device)
+    buffer = scratch("digits", (SIDE * (steps * DEPTH + SIDE),), torch.float32, sums.device)
+    near = min(-(-sums.shape[1] // SIDE), max(1, NEAR // (BYTES * (steps * slices + levels(slices)))))
+    level = scratch("levels", (near * levels(slices) * SIDE * SIDE,), torch.int32, sums.device)
     defects = tuple(torch.empty_like(x) for x in squares)
     own = (2.0**-47 if slices == SLICES else 2.0**-28) + (-(-length // chunk) + 3) * (1 + 2.0**-12) * UNIT
     flat = [tuple(x.view(-1).numpy() for x in pair) for pair in (squares, defects)]
-    memory = tuple(x.view(torch.int8).numpy() for x in panels), words.numpy()
+    memory = tuple(x.view(torch.int8).numpy() for x in panels), level.numpy(), buffer.numpy()
     if not _loop_of(slices)(a, b, tuple(sums.shape), chunk, own, most, sums.view(-1).numpy(), *flat, *memory):
         return None
     left, right = (x.add_(square, alpha=own).sqrt_() for x, square in zip(defects, squares, strict=True))

@@ -20,7 +20,7 @@ from vgame.arithmetic.vendor import own_digits
 from vgame.arithmetic.workspace import scratch
 
 #: Least rows and terms of both sides, and least number of terms of a tile, for which digits are faster.
-SIDE, LENGTH, WORTH = 32, 48, 1 << 20
+SIDE, LENGTH, WORTH = 32, 48, 1 << 22
 #: Largest share of sums that may stay open: as expected from the rows (more, and the exact tier takes longer than the
 #: digits save), and after the rounding test (then it takes longer than a product).
 EXPECTED, OPEN = 1 / 128, 1 / 32
@@ -41,10 +41,10 @@ class DigitTile(Tile):
         """Whether `out` is filled."""
         multiply = own_digits(self.out.device) if self.fused else None
         rows, columns, length = *self.out.shape[1:], self.a.shape[2]
-        large = min(rows, columns) >= SIDE and length >= LENGTH and rows * columns * length >= WORTH
+        large = min(rows, columns) >= SIDE and length >= LENGTH and self.out.numel() * length >= WORTH
         if multiply is None or not large or hard_part(1, self.out.device).numel():
             return False
-        if not self.early and self._looks_exact():  # of sums of bfloat16 to 8 bits few are ties
+        if not self.early and self.looks_exact(0):  # of sums of bfloat16 to 8 bits few are ties
             return False
         most = EXPECTED / (SHARE * math.sqrt(length) * (2**8 if self.early else 2**24))
         self.sums = scratch("sums", tuple(self.out.shape), torch.float64, self.out.device)

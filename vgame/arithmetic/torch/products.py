@@ -193,7 +193,7 @@ class Tile:
         self.norm_a, self.norm_b = (
             torch.zeros(x.shape[:2], dtype=torch.float64, device=device) for x in (self.a, self.b)
         )
-        if self.fused and self._looks_exact():
+        if self.fused and self.looks_exact():
             self.facts = tuple(no_facts(x) for x in (self.a, self.b))
         for k in self.blocks:
             a, b = (self._widen(side, k) for side in ("a", "b"))
@@ -207,7 +207,7 @@ class Tile:
         """The same by vgame's own kernels, from the rows where they lie."""
         self.norm_a, self.norm_b = (torch.empty(x.shape[:2], dtype=torch.float64) for x in (self.a, self.b))
         multiply(places_of(self.a), places_of(self.b), self.sums, (self.norm_a, self.norm_b))
-        if self._looks_exact():
+        if self.looks_exact():
             self._facts()
         self.norm_a.sqrt_(), self.norm_b.sqrt_()
 
@@ -226,12 +226,12 @@ class Tile:
         squares += vendor().norm(wide).square_()
         return wide
 
-    def _looks_exact(self) -> bool:
-        """Whether the exactness test holds for the first rows of large operands: then all rows' facts are taken on the
-        way."""
+    def looks_exact(self, least: int = LARGE) -> bool:
+        """Whether the exactness test holds for the first rows of operands with so many words in a row: then all rows'
+        facts are taken on the way."""
         if isinstance(self.a, IndexedMatrix) or isinstance(self.b, IndexedMatrix):
             return False
-        if self.a.numel() + self.b.numel() < LARGE or not self.a.stride(2) == self.b.stride(2) == 1:
+        if least and (self.a.numel() + self.b.numel() < least or not self.a.stride(2) == self.b.stride(2) == 1):
             return False
         rows = [x[:1, :1] for x in (self.a, self.b)]
         worst = [row.double().norm() / row_facts(row, self.blocks)[1] for row in rows]
