@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from vgame.arithmetic.certificate import UNIT
 from vgame.arithmetic.numba import digit_products
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba.products import Places
+from vgame.arithmetic.numba.rounding_test import round_pass
 from vgame.arithmetic.torch.exact import Bags, Rows, Terms, exact_sums
 from vgame.arithmetic.vendor import NATIVE, Digits, Multiply, Vendor, using
 
@@ -114,17 +114,22 @@ def _multiply(push: Callable[..., Tensor]) -> Multiply:
 def _digits(kind: str, scale: float) -> Digits:
     generator = torch.Generator().manual_seed(1)
 
-    def multiply(a: Places, b: Places, sums: Tensor, squares: tuple[Tensor, Tensor], *rest: float) -> Any:
-        bounds = digit_products.multiply(a, b, sums, squares, *rest)
-        if bounds is not None:
-            left, right = (_rows(x, square) for x, square in zip((a, b), squares, strict=True))
-            size = _outer(*(square.sqrt() for square in squares), torch.mul)
-            exact = _exact_products(left, right, size)
-            error = scale * (_outer(*bounds, torch.mul) - _OWN_ERROR * UNIT * size) * (1 - 2.0**-20)
-            sums.copy_(exact + error * _direction(kind, exact, generator))
-            for square in squares:
-                square *= LEAST_NORM**2
-        return bounds
+    def multiply(
+        a: Places, b: Places, out: Tensor, squares: tuple[Tensor, Tensor], early: bool, most: float, limit: int
+    ) -> Tensor | None:
+        sums = torch.empty(out.shape, dtype=torch.float64)
+        bounds = digit_products.multiply(a, b, sums, squares, early, most)
+        if bounds is None:
+            return None
+        left, right = (_rows(x, square) for x, square in zip((a, b), squares, strict=True))
+        size = _outer(*(square.sqrt() for square in squares), torch.mul)
+        exact = _exact_products(left, right, size)
+        error = scale * (_outer(*bounds, torch.mul) - _OWN_ERROR * UNIT * size) * (1 - 2.0**-20)
+        sums.copy_(exact + error * _direction(kind, exact, generator))
+        for square in squares:
+            square *= LEAST_NORM**2
+        found = torch.empty(out.numel(), dtype=torch.int32)
+        return round_pass(sums, bounds[0].unsqueeze(2), bounds[1].unsqueeze(1), out, found, limit, early)
 
     return multiply
 

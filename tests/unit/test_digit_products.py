@@ -40,7 +40,7 @@ def sums_of(a: Matrix, b: Matrix, early: bool = False) -> tuple | None:
     shapes = (max(a.shape[0], b.shape[0]), a.shape[1], b.shape[1]), tuple(a.shape[:2]), tuple(b.shape[:2])
     whole = [torch.full((math.prod(shape) + 16,), torch.nan, dtype=torch.float64) for shape in shapes]
     sums, *squares = (x[:-16].view(shape) for x, shape in zip(whole, shapes, strict=True))
-    bounds = digit_products.multiply(places_of(a), places_of(b), sums, tuple(squares), early, math.inf)
+    bounds = digit_products.multiply(places_of(a), places_of(b), sums, tuple(squares), early)
     assert all(bool(x[-16:].isnan().all()) for x in whole)
     return bounds and (sums, squares, *bounds)
 

@@ -39,10 +39,9 @@ EMULATION_SWITCH = "CUBLAS_EMULATE_DOUBLE_PRECISION"
 
 #: (rows of a, rows of b, sums, squares of both): see `Vendor`.
 Multiply = Callable[[own_products.Places, own_products.Places, Tensor, tuple[Tensor, Tensor]], None]
-#: The same with (whether sums are rounded to 8 bits, most bound per norms), which gives bounds: see `Vendor`.
+#: (rows of a, rows of b, out, squares of both, whether to 8 bits, most bound per norms, most open words).
 Digits = Callable[
-    [own_products.Places, own_products.Places, Tensor, tuple[Tensor, Tensor], bool, float],
-    tuple[Tensor, Tensor] | None,
+    [own_products.Places, own_products.Places, Tensor, tuple[Tensor, Tensor], bool, float, int], Tensor | None
 ]
 
 
@@ -60,8 +59,8 @@ class Vendor:
     norm(x [.., K]) -> [..]: Euclidean, at least (1 - 2^-22) times the norm; not finite if and only if a term is not.
     multiply(a, b, sums [B, M, N], squares ([Ba, M], [Bb, N])): product, and the squares of norm, of binary32 rows read
     in place, in the chains of numba/products.py; None: they are widened for `product`.
-    digits(a, b, sums, squares, early, most): the same by numba/digit_products.py, and what bounds the errors, left [Ba,
-    M] and right [Bb, N]; None where the rows are not suited.
+    digits(a, b, out [B, M, N], squares, early, most, limit): the rounded sums by numba/digit_products.py; the flat
+    positions of the open ones, None where the rows are not suited.
     """
 
     product: Callable[[Tensor, Tensor, Tensor], None]
@@ -114,7 +113,7 @@ def refuse_emulation(like: Tensor) -> None:
         raise EmulatedBinary64(f"{EMULATION_SWITCH} is set: emulated binary64 products have no proven bound; unset it")
 
 
-NATIVE = Vendor(_product, _total, _scatter, _norm, own_products.multiply, digit_products.multiply)
+NATIVE = Vendor(_product, _total, _scatter, _norm, own_products.multiply, digit_products.round_products)
 _current: ContextVar[Vendor] = ContextVar("vendor", default=NATIVE)
 
 

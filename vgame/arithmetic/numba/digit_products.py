@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.certificate import SLACK, UNIT
-from vgame.arithmetic.numba.compiled import compile_loop
+from vgame.arithmetic.numba.compiled import compile_loop, flat
 from vgame.arithmetic.numba.digit_tile import (
     BYTES,
     DEPTH,
@@ -26,14 +26,15 @@ from vgame.arithmetic.numba.digit_tile import (
     cut_words,
     digit_tile,
     end_tiles,
-    fetch_lines,
     join_levels,
     largest_words,
     levels,
     move_words,
+    round_tile,
 )
 from vgame.arithmetic.numba.fused_tile import begin_modes, end_modes, keep_apart
 from vgame.arithmetic.numba.products import Places
+from vgame.arithmetic.numba.rounding_test import round_narrow, round_sums
 from vgame.arithmetic.workspace import scratch
 
 #: Digits of a word: for sums that are rounded to 24 bits, to 8 bits.
@@ -46,6 +47,9 @@ NEAR = 1 << 20
 AT_A_TIME = 4
 #: Rows with a largest word outside 2^-100 .. 2^100 are not suited.
 LEAST, MOST = np.uint32(27 << 23), np.uint32(227 << 23)
+
+#: Of the rows of a and of b, [Ba, M] and [Bb, N].
+Squares = tuple[Tensor, Tensor]
 
 _ROOM = np.float32(1 + 2.0**-7)
 
@@ -187,118 +191,186 @@ def _exponent(most):
     return np.int64(np.float32(word.view(np.float32) * _ROOM).view(np.uint32) >> np.uint32(23))
 
 
+@compile_loop
+def _mean_bound(squares, defects, own):
+    """Of the rows' bounds per norm."""
+    total = 0.0
+    for i in range(squares.size):
+        total += np.sqrt(own + defects[i] / squares[i] if squares[i] else 0.0)
+    return total / squares.size
+
+
+@compile_loop
+def _set_bounds(squares, defects, own, factor, bounds):
+    """The rows' bounds; those beyond the last row stay zeros."""
+    for i in range(squares.size):
+        bounds[i] = factor * np.sqrt(defects[i] + own * squares[i])
+
+
 @cache
-def _loop_of(slices: int) -> Callable[..., bool]:
+def _loop_of(slices: int) -> Callable[..., int]:
     """The loop of all products with words of so many digits."""
     pack_a, pack_b, words = _packing(slices, True), _packing(slices, False), levels(slices) * SIDE * SIDE
+    narrow = slices == EARLY
+    round_rows = round_narrow if narrow else round_sums
 
     @compile_loop
-    def multiply_panels(a, b, scale_a, scale_b, shape, steps, more, level, corner, sums, start):
-        near = level.size // words * SIDE
+    def add_tile(corner, sums, at, columns, height, width, keep):
+        """corner += the sums from sums[at] on; these = corner, if they are to be kept."""
+        for i in range(height):
+            line, there = corner[i * SIDE : i * SIDE + width], sums[at + i * columns : at + i * columns + width]
+            if keep:
+                for j in range(width):
+                    there[j] = line[j]
+            else:
+                for j in range(width):
+                    line[j] += there[j]
+
+    @compile_loop
+    def multiply_panels(panels, scales, shape, steps, level, sums, start, first_chunk, last_chunk, rounding, number):
+        """The products of two operands' panels: into sums[start ..], or rounded. How many are open so far."""
+        a, b = panels
+        out, strides, to, bounds_a, bounds_b, found, limit = rounding
         rows, columns = shape
-        step = slices * BYTES
+        near = level.size // words * SIDE
+        step, rounds = slices * BYTES, last_chunk and out.size > 0
         panel = steps * step
+        corner, line, places = np.empty(SIDE * SIDE), np.empty(SIDE * SIDE, np.float32), np.empty(SIDE * SIDE, np.int32)
         for top in range(0, rows, near):
             for n in range(0, columns, SIDE):
-                last = min(top + near, rows)
+                last, width = min(top + near, rows), min(SIDE, columns - n)
                 for first in range(0, steps, AT_A_TIME):
                     count = min(AT_A_TIME, steps - first)
                     for m in range(top, last, SIDE):
-                        if first + count == steps and m + SIDE <= rows and n + SIDE <= columns:
-                            fetch_lines(sums, start + m * columns + n, columns)
                         at, bt = m // SIDE * panel + first * step, n // SIDE * panel + first * step
                         digit_tile(slices, a, at, b, bt, count, level, (m - top) // SIDE * words, first > 0)
                 for m in range(top, last, SIDE):
-                    lt = (m - top) // SIDE * words
-                    at = start + m * columns + n
-                    if m + SIDE <= rows and n + SIDE <= columns:
-                        join_levels(slices, level, lt, scale_a, m, scale_b, n, sums, at, columns, more)
+                    height = min(SIDE, rows - m)
+                    join_levels(slices, level, (m - top) // SIDE * words, scales[0], m, scales[1], n, corner)
+                    if not first_chunk:
+                        add_tile(corner, sums, start + m * columns + n, columns, height, width, False)
+                    if not rounds:
+                        add_tile(corner, sums, start + m * columns + n, columns, height, width, True)
                         continue
-                    join_levels(slices, level, lt, scale_a, m, scale_b, n, corner, 0, SIDE, False)
-                    for i in range(min(SIDE, rows - m)):
-                        for j in range(min(SIDE, columns - n)):
-                            to, value = at + i * columns + j, corner[i * SIDE + j]
-                            sums[to] = sums[to] + value if more else value
+                    target, whole = to + m * strides[1] + n, height == width == SIDE
+                    if whole and not round_tile(narrow, corner, bounds_a, m, bounds_b, n, out, target, strides[1]):
+                        continue
+                    known = bounds_a[m : m + SIDE], bounds_b[n : n + SIDE], 0, line, (0, SIDE), places
+                    some = round_rows(corner, (SIDE, SIDE), *known, SIDE * SIDE, 0, height)
+                    for i in range(height if not whole else 0):
+                        for j in range(width):
+                            out[target + i * strides[1] + j] = line[i * SIDE + j]
+                    for j in range(some):
+                        if places[j] % SIDE < width:
+                            found[number] = start + (m + places[j] // SIDE) * columns + n + places[j] % SIDE
+                            number += 1
+                if number > limit:
+                    return -1
+        return number
 
     @compile_loop
-    def mean_bound(squares, defects, own):
-        """Of the rows' bounds per norm."""
-        total = 0.0
-        for i in range(squares.size):
-            total += np.sqrt(own + defects[i] / squares[i] if squares[i] else 0.0)
-        return total / squares.size
-
-    @compile_loop
-    def multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer):
+    def multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer, rounding):
         keep_apart()
         x, x_rows, x_columns = a
         y, y_rows, y_columns = b
+        out, strides, found, limit = rounding
         batch, rows, columns = shape
-        corner = np.empty(SIDE * SIDE)
         lined = np.empty(chunk // SIDE + 1, np.bool_)
-        scale_a, scale_b = np.ones(rows + SIDE), np.ones(columns + SIDE)
+        scales = np.ones(rows + SIDE), np.ones(columns + SIDE)
+        bounds = np.zeros(rows + SIDE), np.zeros(columns + SIDE)
+        number = 0
         for i in range(batch):
             own_a, own_b = i == 0 or x_rows.size > rows, i == 0 or y_rows.size > columns
             u, v = i * rows if x_rows.size > rows else 0, i * columns if y_rows.size > columns else 0
+            known_a = squares[0][u : u + rows], defects[0][u : u + rows]
+            known_b = squares[1][v : v + columns], defects[1][v : v + columns]
             for first in range(0, x_columns.size, chunk):
                 terms = min(chunk, x_columns.size - first)
-                steps = (terms + DEPTH - 1) // DEPTH
                 if own_a or terms < x_columns.size:  # else it is there
-                    part = x_rows[u : u + rows], x_columns, first, terms, panels[0], scale_a
-                    known = squares[0][u : u + rows], defects[0][u : u + rows]
-                    if not pack_a(x, *part, *known, buffer, lined):
-                        return False
+                    part = x_rows[u : u + rows], x_columns, first, terms, panels[0], scales[0]
+                    if not pack_a(x, *part, *known_a, buffer, lined):
+                        return -1
                 if own_b or terms < x_columns.size:
-                    part = y_rows[v : v + columns], y_columns, first, terms, panels[1], scale_b
-                    known = squares[1][v : v + columns], defects[1][v : v + columns]
-                    if not pack_b(y, *part, *known, buffer, lined):
-                        return False
-                if i == first == 0:
-                    means = [mean_bound(squares[j][: shape[1 + j]], defects[j][: shape[1 + j]], own) for j in range(2)]
-                    if means[0] * means[1] > most:
-                        return False
-                to = level, corner, sums, i * rows * columns
-                multiply_panels(*panels, scale_a, scale_b, (rows, columns), steps, first > 0, *to)
-        return True
+                    part = y_rows[v : v + columns], y_columns, first, terms, panels[1], scales[1]
+                    if not pack_b(y, *part, *known_b, buffer, lined):
+                        return -1
+                if i == first == 0 and _mean_bound(*known_a, own) * _mean_bound(*known_b, own) > most:
+                    return -1
+                last = first + terms == x_columns.size
+                if last:
+                    _set_bounds(*known_a, own, SLACK, bounds[0])
+                    _set_bounds(*known_b, own, 1.0, bounds[1])
+                place = level, sums, i * rows * columns, first == 0, last
+                steps, rest = (terms + DEPTH - 1) // DEPTH, (out, strides, i * strides[0], *bounds, found, limit)
+                number = multiply_panels(panels, scales, (rows, columns), steps, *place, rest, number)
+                if number < 0:
+                    return -1
+        return number
 
     @compile_loop
-    def multiply(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer):
-        """sums [B, M, N] of the products of the rows a and b; squares and defects of the rows. Whether all are
-        suited, and the first rows' bounds per norms at `most` on average."""
+    def multiply(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer, rounding):
+        """The sums [B, M, N] of the products of the rows a and b, or if there is an `out` their words; squares and
+        defects of the rows. How many words are open; -1 if not all rows are suited, the first ones' bounds per norms
+        are above `most` on average, or more words than the limit are open."""
         modes = begin_modes()
         begin_tiles()
-        suited = multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer)
+        number = multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer, rounding)
         end_tiles()
         end_modes(modes)
-        return suited
+        return number
 
     return multiply
 
 
+_NOTHING = np.empty(0, np.float32), (0, 0), np.empty(0, np.int32), 0
+
+
+def _multiply(
+    a: Places, b: Places, sums: np.ndarray, squares: Squares, early: bool, most: float, rounding: tuple
+) -> tuple[int, Squares, float]:
+    """(what the loop says, defects, own)."""
+    slices, length, device = EARLY if early else SLICES, a[2].size, squares[0].device
+    shape = (max(map(len, squares)), *(x.shape[1] for x in squares))
+    chunk = chunk_of(length)
+    steps = -(-chunk // DEPTH)
+    panels = tuple(
+        scratch(f"digits {side}", (-(-count // SIDE) * steps * slices * BYTES // 8,), torch.float64, device)
+        for side, count in zip("ab", shape[1:], strict=True)
+    )
+    buffer = scratch("digits", (SIDE * (steps * DEPTH + SIDE),), torch.float32, device)
+    near = min(-(-shape[1] // SIDE), max(1, NEAR // (BYTES * (steps * slices + levels(slices)))))
+    level = scratch("levels", (near * levels(slices) * SIDE * SIDE,), torch.int32, device)
+    defects = torch.empty_like(squares[0]), torch.empty_like(squares[1])
+    own = (2.0**-47 if slices == SLICES else 2.0**-28) + (-(-length // chunk) + 3) * (1 + 2.0**-12) * UNIT
+    known = [tuple(x.view(-1).numpy() for x in pair) for pair in (squares, defects)]
+    memory = tuple(x.view(torch.int8).numpy() for x in panels), level.numpy(), buffer.numpy()
+    number = _loop_of(slices)(a, b, shape, chunk, own, most, sums, *known, *memory, rounding)
+    return number, defects, own
+
+
 def multiply(
-    a: Places, b: Places, sums: Tensor, squares: tuple[Tensor, Tensor], early: bool, most: float
-) -> tuple[Tensor, Tensor] | None:
+    a: Places, b: Places, sums: Tensor, squares: Squares, early: bool = False, most: float = np.inf
+) -> Squares | None:
     """sums [B, M, N], binary64 and contiguous, and squares [Ba, M] and [Bb, N] of the rows; (left [Ba, M], right [Bb,
     N]): left * right bounds a sum's error, with room for a rounding. None where a row is not suited, or the bounds per
     norms are above `most`.
 
     early: for sums that are rounded to 8 bits.
     """
-    slices, length = EARLY if early else SLICES, a[2].size
-    chunk = chunk_of(length)
-    steps = -(-chunk // DEPTH)
-    panels = tuple(
-        scratch(f"digits {side}", (-(-count // SIDE) * steps * slices * BYTES // 8,), torch.float64, sums.device)
-        for side, count in zip("ab", sums.shape[1:], strict=True)
-    )
-    buffer = scratch("digits", (SIDE * (steps * DEPTH + SIDE),), torch.float32, sums.device)
-    near = min(-(-sums.shape[1] // SIDE), max(1, NEAR // (BYTES * (steps * slices + levels(slices)))))
-    level = scratch("levels", (near * levels(slices) * SIDE * SIDE,), torch.int32, sums.device)
-    defects = tuple(torch.empty_like(x) for x in squares)
-    own = (2.0**-47 if slices == SLICES else 2.0**-28) + (-(-length // chunk) + 3) * (1 + 2.0**-12) * UNIT
-    flat = [tuple(x.view(-1).numpy() for x in pair) for pair in (squares, defects)]
-    memory = tuple(x.view(torch.int8).numpy() for x in panels), level.numpy(), buffer.numpy()
-    if not _loop_of(slices)(a, b, tuple(sums.shape), chunk, own, most, sums.view(-1).numpy(), *flat, *memory):
+    number, defects, own = _multiply(a, b, sums.view(-1).numpy(), squares, early, most, _NOTHING)
+    if number < 0:
         return None
     left, right = (x.add_(square, alpha=own).sqrt_() for x, square in zip(defects, squares, strict=True))
     return left.mul_(SLACK), right
+
+
+def round_products(
+    a: Places, b: Places, out: Tensor, squares: Squares, early: bool, most: float, limit: int
+) -> Tensor | None:
+    """out [B, M, N] = the sums, rounded to 24 bits or, if `early`, to 8; squares as above. The flat positions (int32)
+    that are still open; None where there are more than `limit`, or as above."""
+    found = scratch("found", (out.numel(),), torch.int32, out.device)
+    size = out.numel() if a[2].size > CHUNK else 0
+    sums = scratch("sums", (size,), torch.float64, out.device).numpy()
+    number, *_ = _multiply(a, b, sums, squares, early, most, (flat(out), out.stride()[:2], found.numpy(), limit))
+    return None if number < 0 else found[:number].sort().values

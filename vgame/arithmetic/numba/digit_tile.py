@@ -2,7 +2,7 @@
 digits by the processor's matrix unit (AMX), binary64 sums from these.
 
 In: sizes that are constants when a loop is compiled, arrays and places in them. Out: what `move_words`,
-`largest_words`, `cut_words`, `digit_tile`, `join_levels` say. Used by numba/digit_products.py. Proof:
+`largest_words`, `cut_words`, `digit_tile`, `join_levels`, `round_tile` say. Used by numba/digit_products.py. Proof:
 docs/numerics-products.md, section 14.
 """
 
@@ -19,7 +19,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from vgame.arithmetic.numba.fused_tile import LINE, Code
+from vgame.arithmetic.numba.fused_tile import Code
 
 #: Rows and columns of a tile; terms that a tile of digits has of each; bytes of a tile.
 SIDE, DEPTH, BYTES = 16, 64, 1024
@@ -273,68 +273,85 @@ def digit_tile(typing, slices, a, at, b, bt, steps, out, to, more):
     return types.void(*given), generate
 
 
-@intrinsic
-def fetch_lines(typing, c, ct, apart):
-    """Have the lines of c[ct + i * apart + j], 16 x 16 words that will be written, in the caches soon."""
-    given = c, types.intp, types.intp
+@intrinsic(prefer_literal=True)
+def join_levels(typing, slices, level, lt, p, at, q, bt, c):
+    """c[16 * i + j] = p[at + i] * q[bt + j] * W; level[lt ..]: what `digit_tile` writes.
+
+    W: the sums of the levels with their weights, by pairs 2^8 T + T' (exact), then by RN64(2^16 x + x') from the first
+    pair on.
+    """
+    integer = types.intp
+    given = slices, level, integer, p, integer, q, integer, c
+    number = levels(slices.literal_value)
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, signature, arguments)
-        out = code.place(0, 1)
-        for i in range(SIDE):
-            line = code.at(out, builder.mul(arguments[2], code.number(i)))
-            for word in range(0, SIDE, LINE):
-                code.fetch(code.at(line, word))
+        sums, left, right = code.place(1, 2), code.place(3, 4), code.place(5, 6)
+        out = context.make_array(c)(context, builder, arguments[7]).data
+        half = ir.VectorType(_I32, 8)
+        columns = [_load(code, code.at(right, 8 * h), _WIDE) for h in range(2)]
+
+        def row(source: Any, scale: Any, target: Any) -> list[Any]:
+            factor = code.repeat(builder.load(scale), 8)
+            for h in range(2):
+                places = [code.at(source, SIDE * SIDE * n + 8 * h) for n in range(number)]
+                read = [builder.sitofp(_load(code, place, half), _WIDE) for place in places]
+                value, *others = (
+                    code.fma(x, _all(_WIDE, 256.0), y) for x, y in zip(read[::2], read[1::2], strict=True)
+                )
+                for other in others:
+                    value = code.fma(value, _all(_WIDE, 65536.0), other)
+                value = builder.fmul(value, builder.fmul(factor, columns[h]))
+                _store(code, value, code.at(target, 8 * h))
+            return [code.at(source, SIDE), code.at(scale, 1), code.at(target, SIDE)]
+
+        code.loop(code.number(SIDE), [sums, left, out], row)
         return context.get_dummy_value()
 
     return types.void(*given), generate
 
 
 @intrinsic(prefer_literal=True)
-def join_levels(typing, slices, level, lt, p, at, q, bt, c, ct, apart, more):
-    """c[ct + i * apart + j] = (that word, if `more`, plus) p[at + i] * q[bt + j] * W, 16 x 16 words; level[lt ..]: what
-    `digit_tile` writes.
-
-    W: the sums of the levels with their weights, by pairs 2^8 T + T' (exact), then by RN64(2^16 x + x') from the first
-    pair on.
-    """
+def round_tile(typing, narrow, s, left, at, right, bt, out, to, apart):
+    """out[to + i * apart + j] = RN32(s[16 * i + j] + e) + 0, e = left[at + i] * right[bt + j], 16 x 16 words; RN8 if
+    `narrow`. Whether one of them may be open: what rounding_test.py's loops do with a row."""
     integer = types.intp
-    given = slices, level, integer, p, integer, q, integer, c, integer, integer, types.boolean
-    number = levels(slices.literal_value)
+    given = narrow, s, left, integer, right, integer, out, integer, integer
+    half = ir.VectorType(_FLOAT, 8)
+    words = ir.VectorType(_I32, 8)
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, signature, arguments)
-        sums, left, right, out = code.place(1, 2), code.place(3, 4), code.place(5, 6), code.place(7, 8)
-        half = ir.VectorType(_I32, 8)
-        columns = [_load(code, code.at(right, 8 * h), _WIDE) for h in range(2)]
+        sums = context.make_array(s)(context, builder, arguments[1]).data
+        bounds = [_load(code, code.at(code.place(4, 5), 8 * h), _WIDE) for h in range(2)]
 
-        def write(more: bool) -> None:
-            def row(source: Any, scale: Any, target: Any) -> list[Any]:
-                factor = code.repeat(builder.load(scale), 8)
-                for h in range(2):
-                    read = [
-                        builder.sitofp(_load(code, code.at(source, SIDE * SIDE * n + 8 * h), half), _WIDE)
-                        for n in range(number)
-                    ]
-                    pairs = [code.fma(x, _all(_WIDE, 256.0), y) for x, y in zip(read[::2], read[1::2], strict=True)]
-                    value = pairs[0]
-                    for other in pairs[1:]:
-                        value = code.fma(value, _all(_WIDE, 65536.0), other)
-                    value = builder.fmul(value, builder.fmul(factor, columns[h]))
-                    place = code.at(target, 8 * h)
-                    _store(code, builder.fadd(_load(code, place, _WIDE), value) if more else value, place)
-                return [code.at(source, SIDE), code.at(scale, 1), code.at(target, arguments[9])]
+        def nearest(word: Any) -> Any:
+            odd = builder.and_(builder.lshr(word, _all(words, 16)), _all(words, 1))
+            return builder.and_(builder.add(word, builder.add(odd, _all(words, 0x7FFF))), _all(words, -0x10000))
 
-            code.loop(code.number(SIDE), [sums, left, out], row)
+        def tie(word: Any) -> Any:
+            equal = builder.icmp_signed("==", builder.and_(word, _all(words, 0xFFFF)), _all(words, 0x8000))
+            return builder.sext(equal, words)
 
-        with builder.if_else(arguments[10]) as (then, otherwise):
-            with then:
-                write(True)
-            with otherwise:
-                write(False)
-        return context.get_dummy_value()
+        def row(source: Any, scale: Any, target: Any, mark: Any) -> list[Any]:
+            factor = code.repeat(builder.load(scale), 8)
+            for h in range(2):
+                value, bound = _load(code, code.at(source, 8 * h), _WIDE), builder.fmul(factor, bounds[h])
+                ends = [builder.fptrunc(end(value, bound), half) for end in (builder.fadd, builder.fsub)]
+                upper, lower = (builder.bitcast(end, words) for end in ends)
+                if narrow.literal_value:
+                    mark = builder.or_(mark, builder.or_(tie(upper), tie(lower)))
+                    upper, lower = nearest(upper), nearest(lower)
+                mark = builder.or_(mark, builder.xor(upper, lower))
+                _store(code, builder.fadd(builder.bitcast(upper, half), _all(half, 0.0)), code.at(target, 8 * h))
+            return [code.at(source, SIDE), code.at(scale, 1), code.at(target, arguments[8]), mark]
 
-    return types.void(*given), generate
+        start = [sums, code.place(2, 3), code.place(6, 7), ir.Constant(words, None)]
+        *_, mark = code.loop(code.number(SIDE), start, row)
+        marks = builder.icmp_signed("!=", mark, ir.Constant(words, None))
+        return builder.icmp_unsigned("!=", builder.bitcast(marks, _BYTE), ir.Constant(_BYTE, 0))
+
+    return types.boolean(*given), generate
 
 
 @intrinsic

@@ -24,7 +24,7 @@ _HALF, _LOW, _HIGH, _ONE = np.int32(0x8000), np.int32(0xFFFF), np.int32(-0x10000
 
 
 @compile_loop
-def _round(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
+def round_sums(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
     """out = RN32(s + e) + 0 with e = left * right, in rows first..last-1 of B * M; found: where RN32(s - e) is less.
 
     The mark compares bits: it may be set without need (zeros of both signs), never the other way round.
@@ -61,7 +61,7 @@ def _narrow(word):
 
 
 @compile_loop
-def _round_narrow(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
+def round_narrow(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
     """out = RN8(s + e) + 0 in rows first..last-1; found: where RN8(s - e) is another, or RN32 of one of both is a
     midpoint of 8 bits."""
     rows, columns = shape
@@ -114,7 +114,7 @@ def round_pass(
     def run(first: int, last: int) -> tuple[int, int]:
         part = positions[first * columns :]
         strides = out.stride()[:2]
-        return first, (_round_narrow if narrow else _round)(
+        return first, (round_narrow if narrow else round_sums)(
             sums, (rows, columns), left, bounds, right_stride, target, strides, part, limit, first, last
         )
 
@@ -126,8 +126,8 @@ def round_pass(
 
 @compile_loop
 def first_look(squares, weight, slack, bounds, shape, shared, s, out, strides, found, limit, narrow):
-    """From the rows' sums of squares their norms, in place; then `_round` or `_round_narrow` of all rows: how many sums
-    are open, -1 where a norm is not finite.
+    """From the rows' sums of squares their norms, in place; then `round_sums` or `round_narrow` of all rows: how many
+    sums are open, -1 where a norm is not finite.
 
     squares: of a and of b; bounds: binary64, of a (slack * norm) and of every row of the result (weight * norm).
     """
@@ -148,8 +148,8 @@ def first_look(squares, weight, slack, bounds, shape, shared, s, out, strides, f
         left[u] = norm_a[u % rows if shared[0] else u] * weight
     right_stride = 0 if shared[1] else columns
     if narrow:
-        return _round_narrow(s, shape, left, norm_b, right_stride, out, strides, found, limit, 0, left.size)
-    return _round(s, shape, left, norm_b, right_stride, out, strides, found, limit, 0, left.size)
+        return round_narrow(s, shape, left, norm_b, right_stride, out, strides, found, limit, 0, left.size)
+    return round_sums(s, shape, left, norm_b, right_stride, out, strides, found, limit, 0, left.size)
 
 
 @compile_loop

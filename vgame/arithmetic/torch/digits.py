@@ -13,11 +13,9 @@ import torch
 
 from vgame.arithmetic.certificate import tally
 from vgame.arithmetic.indexed_matrix import places_of
-from vgame.arithmetic.numba.rounding_test import round_pass
 from vgame.arithmetic.torch.products import Tile
 from vgame.arithmetic.torch.rounding_test import hard_part
 from vgame.arithmetic.vendor import own_digits
-from vgame.arithmetic.workspace import scratch
 
 #: Least rows and terms of both sides, and least number of terms of a tile, for which digits are faster.
 SIDE, LENGTH, WORTH = 32, 48, 1 << 22
@@ -47,14 +45,10 @@ class DigitTile(Tile):
         if not self.early and self.looks_exact(0):  # of sums of bfloat16 to 8 bits few are ties
             return False
         most = EXPECTED / (SHARE * math.sqrt(length) * (2**8 if self.early else 2**24))
-        self.sums = scratch("sums", tuple(self.out.shape), torch.float64, self.out.device)
-        squares = tuple(torch.empty(x.shape[:2], dtype=torch.float64) for x in (self.a, self.b))
-        bounds = multiply(places_of(self.a), places_of(self.b), self.sums, squares, self.early, most)
-        if bounds is None:
-            return False
-        left, right = bounds[0].unsqueeze(2), bounds[1].unsqueeze(1)
-        found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
-        rest = round_pass(self.sums, left, right, self.out, found, int(self.out.numel() * OPEN), self.early)
+        squares = torch.empty(self.a.shape[:2], dtype=torch.float64), torch.empty(self.b.shape[:2], dtype=torch.float64)
+        rest = multiply(
+            places_of(self.a), places_of(self.b), self.out, squares, self.early, most, int(self.out.numel() * OPEN)
+        )
         if rest is None:
             return False
         self.norm_a, self.norm_b = (square.sqrt_() for square in squares)
