@@ -173,7 +173,7 @@ def test_the_switch_switches(monkeypatch):
         raise RuntimeError("compiled")
 
     a = draw("normal", 1, 4, 9)
-    monkeypatch.setattr(compiled_rounding, "_round", refuse)
+    monkeypatch.setattr(compiled_rounding, "round_sums", refuse)
     with pytest.raises(RuntimeError, match="compiled"):
         dot(a, a)
     with compiled_loops(False):

@@ -13,6 +13,7 @@ from certified_data import FAMILIES, draw
 from torch import Tensor
 
 from vgame.arithmetic import indexed_matrix as folded
+from vgame.arithmetic import vendor
 from vgame.arithmetic.indexed_matrix import IndexedMatrix, Mirrored, fold
 from vgame.arithmetic.numba import filtering as compiled_filtering
 from vgame.arithmetic.numba.compiled import compiled
@@ -26,7 +27,9 @@ families = pytest.mark.parametrize("family", sorted(FAMILIES))
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    """Small ones too are folded and filtered, several parts at a time."""
+    """Small ones too are folded and filtered, several parts at a time; none is made of digits
+    (test_digit_products.py)."""
+    monkeypatch.setattr(vendor, "permitted", lambda: False)
     monkeypatch.setattr(folded, "LEAST", 0)
     for name in ("FILTERS", "CHANNELS", "PIXELS"):
         monkeypatch.setattr(convolutions, name, 1)

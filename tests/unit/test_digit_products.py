@@ -17,9 +17,9 @@ from certified_data import FAMILIES, LEAST, dot_words, draw, words
 from perturbed import KINDS, perturbed_kernels
 from wide import of_many
 
-from vgame.arithmetic import vendor
+from vgame.arithmetic import indexed_matrix, vendor
 from vgame.arithmetic.certified import counting, dot, own_kernels
-from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, places_of
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, fold, places_of
 from vgame.arithmetic.numba import digit_products
 from vgame.arithmetic.numba.digit_tile import permitted
 from vgame.arithmetic.torch import digits, products
@@ -211,6 +211,22 @@ def test_the_words_are_those_of_multiply_adds(every_tile: None, family: str, k: 
 def test_the_words_are_the_references(every_tile: None, family: str) -> None:
     a, b = draw(family, 2, 4, 70), draw(family, 1, 5, 70, seed=1)
     assert words(dot(a, b)) == dot_words(a, b)
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_folded_operands(every_tile: None, family: str, bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patches of 3 x 3 words around the pixels of pictures, and with them the filters' gradient."""
+    monkeypatch.setattr(indexed_matrix, "LEAST", 0)
+    pictures, filters = draw(family, 2, 5, 10, 18), draw(family, 1, 18, 45, seed=1)
+    view = pictures.as_strided((1, 2, 8, 16, 5, 3, 3), (0, 900, 18, 1, 180, 18, 1))
+    patches = fold(view, (1, 256, 45))
+    turned = fold(view.permute(0, 4, 5, 6, 1, 2, 3), (1, 45, 256))
+    assert isinstance(patches, IndexedMatrix) and isinstance(turned, IndexedMatrix)
+    for a, b in ((filters, patches), (patches, filters), (draw(family, 1, 18, 256), turned)):
+        found = dot(a, b, bfloat16=bfloat16).view(torch.int32)
+        with without():
+            assert torch.equal(dot(a, b, bfloat16=bfloat16).view(torch.int32), found)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])

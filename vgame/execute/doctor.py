@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -22,7 +22,7 @@ from vgame.arithmetic.functions import BINARY_I, COMPARE_I, Function, arity
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.reference import sums as reference_sums
-from vgame.arithmetic.vendor import own_digits, own_multiply
+from vgame.arithmetic.vendor import own_digits, own_multiply, using, vendor
 from vgame.commit.tensor import from_words, to_words
 from vgame.execute.devices import fingerprint
 from vgame.execute.kernels import Correct
@@ -76,6 +76,7 @@ def examine(kind: str) -> Iterator[Finding]:
     yield _subnormals(kind)
     yield from (_function(f, kind) for f in Function)
     yield _products(kind)
+    yield from _digits(kind)
     yield _non_finite_rows(kind)
 
 
@@ -162,6 +163,15 @@ def _products(kind: str) -> Finding:
     rows_a, rows_b = to_words(a).reshape(24, 640).tolist(), to_words(b).reshape(16, 640).tolist()
     exact = [[reference_sums.dot(x, y) for y in rows_b] for x in rows_a]
     return Finding("products are correctly rounded", fast.tolist() == exact)
+
+
+def _digits(kind: str) -> Iterator[Finding]:
+    """Large products by digits against those by multiply-adds, where there are both."""
+    if own_digits(torch.device(kind)):
+        a, b = torch.randn(2, 1, 160, 400, generator=torch.Generator().manual_seed(4))
+        with using(replace(vendor(), digits=None)):
+            expected = certified.dot(a, b)
+        yield Finding("products by digits are those by multiply-adds", torch.equal(certified.dot(a, b), expected))
 
 
 def _non_finite_rows(kind: str) -> Finding:

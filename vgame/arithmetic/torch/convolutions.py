@@ -98,15 +98,17 @@ class FilteredTile(DigitTile):
         self.filters, self.pictures, self.first = filters, pictures, first
 
     def run(self) -> None:
-        """Fill `out`. Sums that minimal filtering leaves open too often, as for low-bit data, and non-finite ones are
-        computed directly."""
+        """Fill `out`, by digits where they are suited (then they are faster). Sums that minimal filtering leaves open
+        too often, as for low-bit data, and non-finite ones are computed directly."""
+        if self.by_digits():
+            return
         left, right = self._filter()
         rest = None
         if bool(torch.isfinite(left).all() & torch.isfinite(right).all()):
             found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
             rest = round_pass(self.sums, left, right, self.out, found, sum(self.out.shape[1:]), self.early)
         if rest is None or hard_part(1, self.out.device).numel():
-            return super().run()
+            return products.Tile.run(self)
         self.unrounded = rest if self.early else None
         if rest.numel():
             self.sum_exactly(rest)

@@ -32,10 +32,10 @@ class DigitTile(Tile):
     def run(self) -> None:
         """Fill `out`. Rows that are not suited, and sums that digits leave open too often, as for low-bit data and its
         ties, are computed by binary64 multiply-adds."""
-        if not self._by_digits():
+        if not self.by_digits():
             super().run()
 
-    def _by_digits(self) -> bool:
+    def by_digits(self) -> bool:
         """Whether `out` is filled."""
         multiply = own_digits(self.out.device) if self.fused else None
         rows, columns, length = *self.out.shape[1:], self.a.shape[2]
