@@ -73,7 +73,7 @@ def _lined(columns, first, terms, lined):
 def _packing(slices: int, left: bool) -> Callable[..., bool]:
     """What cuts rows into tiles of digits, for the left or the right side of a product."""
     shift, unit = (16, 2.0**-16) if slices == 5 else (24, 2.0**-24)
-    last_unit = 2.0 ** (-8 * slices)
+    last_unit, right = 2.0 ** (-8 * slices), not left
     spread = 2.0**47 if slices == 5 else 2.0**28
 
     @compile_loop
@@ -85,6 +85,7 @@ def _packing(slices: int, left: bool) -> Callable[..., bool]:
         steps = (terms + DEPTH - 1) // DEPTH
         padded, panel = steps * DEPTH, steps * slices * BYTES
         apart = padded + SIDE if left else SIDE
+        line, step = (apart, 1) if left else (1, SIDE)  # from row to row, from word to word of the buffer
         _lined(columns, first, terms, lined)
         scale, most = np.empty(SIDE, np.float32), np.zeros(SIDE, np.int32)
         sums, rests, norms = np.zeros(SIDE), np.zeros(SIDE, np.float32), np.zeros(3 * SIDE, np.int32)
@@ -98,28 +99,16 @@ def _packing(slices: int, left: bool) -> Callable[..., bool]:
             for k in range(0, terms, SIDE):
                 at = first + k
                 whole = count == SIDE and k + SIDE <= terms
-                if left:
-                    if whole and lined[k // SIDE]:
-                        move_words(False, x, rows, p, columns[at], words, k, apart)
-                        continue
-                    if whole and beside:
-                        move_words(True, x, columns, at, rows[p], words, k, apart)
-                        continue
-                    for i in range(SIDE):
-                        row = rows[min(p + i, rows.size - 1)]
-                        for j in range(min(SIDE, terms - k)):
-                            words[i * apart + k + j] = x[row + columns[at + j]]
-                else:
-                    if whole and beside:
-                        move_words(False, x, columns, at, rows[p], words, k * SIDE, SIDE)
-                        continue
-                    if whole and lined[k // SIDE]:
-                        move_words(True, x, rows, p, columns[at], words, k * SIDE, SIDE)
-                        continue
-                    for i in range(SIDE):
-                        row = rows[min(p + i, rows.size - 1)]
-                        for j in range(min(SIDE, terms - k)):
-                            words[(k + j) * SIDE + i] = x[row + columns[at + j]]
+                if whole and lined[k // SIDE]:
+                    move_words(right, x, rows, p, columns[at], words, k * step, apart)
+                    continue
+                if whole and beside:
+                    move_words(left, x, columns, at, rows[p], words, k * step, apart)
+                    continue
+                for i in range(SIDE):
+                    row = rows[min(p + i, rows.size - 1)]
+                    for j in range(min(SIDE, terms - k)):
+                        words[i * line + (k + j) * step] = x[row + columns[at + j]]
             if not left:
                 largest_words(words, 0, SIDE, padded, most)
                 for i in range(SIDE):
@@ -128,12 +117,12 @@ def _packing(slices: int, left: bool) -> Callable[..., bool]:
                         return False
                     bits[i] = np.uint32((254 - 2 + shift - found) << 23)
                 sums[:], rests[:], norms[:] = 0.0, np.float32(0.0), 0
-                for step in range(steps):
-                    to = p // SIDE * panel + step * slices * BYTES
+                for depth in range(0, padded, DEPTH):
+                    to = p // SIDE * panel + depth // DEPTH * slices * BYTES
                     cut_words(
                         slices,
                         words,
-                        step * DEPTH * SIDE,
+                        depth * SIDE,
                         SIDE,
                         SIDE * SIDE,
                         scale,
