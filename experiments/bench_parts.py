@@ -83,8 +83,9 @@ def watched() -> Iterator[tuple[Counter[str], Counter[str]]]:
     """Context in which the parts are timed, and the operations of products counted."""
     seconds, work = Counter(), Counter()
     with ExitStack() as stack:
-        product, multiply = (counted(kernel, seconds, work) for kernel in (NATIVE.product, NATIVE.multiply))
-        stack.enter_context(using(replace(NATIVE, product=product, multiply=multiply)))
+        kernels = {name: getattr(NATIVE, name) for name in ("product", "multiply", "digits")}
+        timed_ones = {name: counted(kernel, seconds, work) for name, kernel in kernels.items()}
+        stack.enter_context(using(replace(NATIVE, **timed_ones)))
         for name, owner, part in PARTS:
             stack.enter_context(patch.object(owner, part, timed(name, getattr(owner, part), seconds)))
         yield seconds, work
