@@ -271,7 +271,7 @@ def test_a_key_comes_from_a_keystore(scene: Scene, tmp_path, monkeypatch: pytest
         wallet_from_environment(scene.chain)
 
 
-def test_an_address_that_is_none() -> None:
+def test_an_invalid_address_is_refused() -> None:
     with pytest.raises(ChainError, match="40 hex digits"):
         checksum_address("0x12")
 

@@ -46,7 +46,7 @@ def old_names(x: Tensor, i: Tensor, make: Make) -> None:
         x @ x
 
 
-def asked(x: Tensor, i: Tensor, make: Make) -> None:
+def autocast_queries(x: Tensor, i: Tensor, make: Make) -> None:
     """Models that query whether autocast is on."""
     if torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == BF16:
         x = x.to(torch.get_autocast_dtype("cuda"))
@@ -173,7 +173,7 @@ PROGRAMS = [
     left_by_an_error,
     decorated,
     old_names,
-    asked,
+    autocast_queries,
     custom_functions,
     in_place,
     products_in_place,

@@ -42,8 +42,8 @@ def audit(run: Path, segment: str | None = None, sample: float | None = None, se
     return audit_offline(run, "default", segment, sample, seed, QUIET)
 
 
-def told(capsys: pytest.CaptureFixture[str], event: str) -> dict:
-    """The last event of that name."""
+def last_event(capsys: pytest.CaptureFixture[str], event: str) -> dict:
+    """The last output event of this name."""
     lines = map(json.loads, capsys.readouterr().out.splitlines())
     return [line for line in lines if line["event"] == event][-1]
 
@@ -55,7 +55,7 @@ def sentence(capsys: pytest.CaptureFixture[str], run: Path, **chosen) -> str:
     return capsys.readouterr().out.strip().splitlines()[-1]
 
 
-# ---- weights that are not those of the run ----
+# ---- weights of another run ----
 
 
 def weights(run: Path, step: int) -> Path:

@@ -32,7 +32,7 @@ def history(run: Path) -> History:
     return History(store, executor_of(store.bundle, "cpu"))
 
 
-def test_segments_of_others_are_the_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_of_other_processes_equal_the_historys_own(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, helped = history(run), history(run)
     ahead = Ahead(helped, "default", 1)
     try:
@@ -46,14 +46,14 @@ def test_segments_of_others_are_the_own(run: Path, monkeypatch: pytest.MonkeyPat
         ahead.end()
 
 
-def test_a_worker_that_dies_or_errs_is_done_without(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    segment, errs = WorkerProcess.segment, []
+def test_segments_are_right_if_a_worker_dies_or_answers_wrongly(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment, wrong = WorkerProcess.segment, []
 
     def killed(self: WorkerProcess, c: int) -> list[bytes]:
         if c == 1:
             os.kill(self.process.pid, signal.SIGKILL)
         found = segment(self, c)
-        errs.append(c)
+        wrong.append(c)
         return {2: [*found[:-1], bytes(32)], 3: [bytes(32), *found[1:]], 4: [*found[:2], *found[-1:]]}[c]
 
     monkeypatch.setattr(WorkerProcess, "segment", killed)
@@ -62,13 +62,13 @@ def test_a_worker_that_dies_or_errs_is_done_without(run: Path, monkeypatch: pyte
     try:
         helped.prefetched = ahead.segment
         ahead.want([1, 2, 3, 4])
-        assert all(helped.segment(c) == own.segment(c) for c in (1, 2, 3, 4)) and errs == [2, 3, 4]
+        assert all(helped.segment(c) == own.segment(c) for c in (1, 2, 3, 4)) and wrong == [2, 3, 4]
         assert all(ahead.segment(c) is None for c in (1, 2, 3, 4))
     finally:
         ahead.end()
 
 
-def test_a_moment_without_descriptors_is_done_without(run: Path) -> None:
+def test_segments_are_right_after_a_lack_of_file_descriptors(run: Path) -> None:
     own, helped = history(run), history(run)
     ahead, (soft, hard) = Ahead(helped, "default", 1), resource.getrlimit(resource.RLIMIT_NOFILE)
     helped.prefetched = ahead.segment

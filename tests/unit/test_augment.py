@@ -248,7 +248,7 @@ X = torch.zeros(2, 3, 8, 8)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (
             lambda: augment.RandomCrop(4)(X[0]),
@@ -266,6 +266,6 @@ X = torch.zeros(2, 3, 8, 8)
         (lambda: augment.TokenMasking(50, 50), "mask = 50, a token from 0 to 49 is expected"),
     ],
 )
-def test_invalid_arguments_are_refused(call: Callable[[], Any], said: str) -> None:
-    with pytest.raises(ProgramError, match=said):
+def test_invalid_arguments_are_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
         call()

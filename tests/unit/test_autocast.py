@@ -32,7 +32,7 @@ PROGRAMS = [*autocast_functions.PROGRAMS, *autocast_regions.PROGRAMS]
 
 
 class Types(TorchFunctionMode):
-    """Writes down each function of torch that is called and the types of its results."""
+    """Records each call of a torch function and the types of its results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Types(TorchFunctionMode):
 
 @contextmanager
 def own_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """torch's own autocast, which believes that there is a GPU."""
+    """torch's own autocast, with a pretended GPU."""
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
         patch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
@@ -87,8 +87,8 @@ def test_types_are_those_of_autocast_on_cuda(program: Callable, monkeypatch: pyt
     assert program in (products_in_place, mixed_devices) or any("torch.bfloat16" in kinds for _, kinds in expected)
 
 
-def test_without_it_types_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The red twin: CPU's own lists are others."""
+def test_types_differ_with_the_lists_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red twin: the CPU's own lists differ."""
     with own_on_cuda(monkeypatch):
         expected = types_of(autocast_functions.pads, "cuda")
     with torch.autocast("cpu", dtype=BF16), monkeypatch.context() as patch:
@@ -103,7 +103,7 @@ def test_the_lists_are_torchs() -> None:
     assert ours ^ torchs == {"aten::cross_entropy_loss"}
 
 
-def test_torch_is_as_before() -> None:
+def test_a_capture_leaves_torchs_autocast_unchanged() -> None:
     before = torch.autocast.__init__, torch.is_autocast_enabled, torch.get_autocast_dtype, torch.amp.autocast_mode._cast
     with as_on_cuda():
         pass

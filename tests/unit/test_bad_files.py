@@ -1,4 +1,4 @@
-"""Damaged or foreign files of a bundle and a run: one sentence each, nothing written through links, names compared."""
+"""Damaged or untrusted files of a bundle and a run: one sentence each, no writes through links, names compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from audited_runs import renew_checks
 from job_files import write
-from runs_at_hand import QUIET, audit, sentence, told, weights
+from runs_at_hand import QUIET, audit, last_event, sentence, weights
 
 from vgame.cli.runs import audit_offline, train_offline
 from vgame.errors import BundleError, JobFileError, StoreError, VgameError
@@ -50,7 +50,7 @@ def test_a_damaged_header(header: object, run: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_tensor_that_no_memory_holds(tmp_path: Path) -> None:
+def test_a_tensor_larger_than_memory(tmp_path: Path) -> None:
     """A sparse file of four kilobytes with the size of a terabyte."""
     labels, path = [TensorLabel("x", (2**19, 2**19))], tmp_path / "huge.safetensors"
     header = json.dumps({"0000 x": {"dtype": "F32", "shape": [2**19, 2**19], "data_offsets": [0, 2**40]}}).encode()
@@ -66,7 +66,7 @@ def test_a_tensor_that_no_memory_holds(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def test_a_folder_that_cannot_be_made(trained: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"file/run cannot be used for a run|states cannot be used for a run"):
         Store(tmp_path / "file" / "run", load_bundle(trained / "job"))
@@ -96,8 +96,8 @@ def test_a_damaged_spec(damage: Callable, run: Path) -> None:
         {"depth": 9}, {"seed": 2**64}, {"seed": -1}, {"mode": [[]]}, {"mode": {}},
     ],
 )  # fmt: skip
-def test_a_spec_with_numbers_that_no_job_has(wrong: dict, run: Path) -> None:
-    """Refused before anything is computed from them."""
+def test_a_spec_with_impossible_numbers(wrong: dict, run: Path) -> None:
+    """Refused before any computation with them."""
     path = run / "job/spec.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
     with pytest.raises(BundleError, match="is not a job spec of this version") as caught:
@@ -107,9 +107,9 @@ def test_a_spec_with_numbers_that_no_job_has(wrong: dict, run: Path) -> None:
 
 @pytest.mark.parametrize("name", ["spec.json", "program.vgp", "data.safetensors", "../run.json", "../roots.bin"])
 @pytest.mark.parametrize("what", ["device", "pipe", "folder", "nesting", "digits"])
-def test_a_file_of_a_bundle_that_is_none(name: str, what: str, run: Path) -> None:
+def test_an_unreadable_file_of_a_bundle(name: str, what: str, run: Path) -> None:
     if name == "../roots.bin" and what in ("nesting", "digits"):
-        return  # as good as any
+        return  # any bytes are valid roots
     path = run / "job" / name
     path.unlink()
     match what:
@@ -131,7 +131,7 @@ def test_a_file_of_a_bundle_that_is_none(name: str, what: str, run: Path) -> Non
 
 
 @pytest.mark.parametrize("segment", ["²..3", "1..²", "0..1", "1..4", "2..1", "", "1..", "1" * 5000 + "..2", "1..2..3"])
-def test_a_segment_that_is_none(segment: str, run: Path) -> None:
+def test_an_invalid_segment(segment: str, run: Path) -> None:
     with pytest.raises(VgameError, match=r"two checkpoints I\.\.J with 1 <= I <= J <= 3 are expected"):
         audit(run, segment)
 
@@ -185,7 +185,7 @@ def test_an_audit_writes_nothing_into_a_log(what: str, logged: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["run.json", "roots.bin", "losses.bin", "states/0000000006.safetensors"])
-def test_an_audit_of_a_run_without_a_file_makes_none(name: str, run: Path, tmp_path: Path) -> None:
+def test_an_audit_creates_no_missing_file(name: str, run: Path, tmp_path: Path) -> None:
     (run / name).unlink()
     before = contents(run)
     with contextlib.suppress(VgameError):
@@ -198,7 +198,7 @@ def test_an_audit_of_a_run_without_a_file_makes_none(name: str, run: Path, tmp_p
 
 
 @pytest.mark.parametrize("name", ["roots.bin", "losses.bin", "checks.bin", "lock"])
-def test_resuming_a_foreign_run_writes_through_no_link(name: str, begun: Path, tmp_path: Path) -> None:
+def test_resuming_an_untrusted_run_writes_through_no_link(name: str, begun: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     if name != "lock":
         (begun / name).rename(mine)
@@ -211,7 +211,7 @@ def test_resuming_a_foreign_run_writes_through_no_link(name: str, begun: Path, t
 
 
 @pytest.mark.parametrize("name", ["states", "job"])
-def test_resuming_deletes_nothing_behind_a_link(name: str, begun: Path, tmp_path: Path) -> None:
+def test_resuming_deletes_no_target_of_a_link(name: str, begun: Path, tmp_path: Path) -> None:
     mine = (begun / name).rename(tmp_path / "mine")
     (begun / name).symlink_to(mine)
     for file in ("0000000002.safetensors", ".dead.half"):
@@ -223,7 +223,7 @@ def test_resuming_deletes_nothing_behind_a_link(name: str, begun: Path, tmp_path
 
 
 @pytest.mark.parametrize("chosen", [{}, {"segment": "4..4"}, {"sample": 1.0}, {"segment": "1..1"}])
-def test_one_root_too_many(chosen: dict, run: Path) -> None:
+def test_an_additional_root(chosen: dict, run: Path) -> None:
     with open(run / "roots.bin", "ab") as roots:
         roots.write(roots.name.encode().ljust(32)[:32])
     renew_checks(run)
@@ -231,8 +231,8 @@ def test_one_root_too_many(chosen: dict, run: Path) -> None:
         audit(run, **chosen)
 
 
-def test_a_key_that_stands_twice(run: Path) -> None:
-    """Readers could choose different ones."""
+def test_a_duplicate_key(run: Path) -> None:
+    """Two readers could use different values."""
     path = run / "job/spec.json"
     path.write_text('{"seed": 2, ' + path.read_text().lstrip("{"))
     with pytest.raises(BundleError, match="the key 'seed' stands in it twice"):
@@ -243,19 +243,19 @@ def test_a_key_that_stands_twice(run: Path) -> None:
 
 
 @pytest.mark.parametrize("chosen", [{}, {"segment": "2..2"}])
-def test_a_recorded_loss_that_is_another_one(chosen: dict, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_recorded_loss(chosen: dict, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A trainer's loss curve is audited like its weights."""
     path = run / "losses.bin"
     losses = bytearray(path.read_bytes())
     losses[4 * 2] ^= 1
     path.write_bytes(losses)
     assert not audit(run, **chosen)
-    found = told(capsys, "audited")
+    found = last_event(capsys, "audited")
     assert (found["match"], found["step"], found["differs"]) == (False, 3, 2) and found["theirs"] != found["mine"]
     assert sentence(capsys, run, **chosen).startswith("NO MATCH at step 3: the recorded loss differs: theirs ")
     assert audit(run, "1..1")
     path.write_bytes(losses[:12])
-    assert not audit(run, "3..3") and told(capsys, "audited")["theirs"] == "missing"
+    assert not audit(run, "3..3") and last_event(capsys, "audited")["theirs"] == "missing"
 
 
 def test_a_different_checkpoint_is_reported_with_its_own_root(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +265,7 @@ def test_a_different_checkpoint_is_reported_with_its_own_root(run: Path, capsys:
     weights(run, 4).unlink()
     (run / "roots.bin").write_bytes(honest[0] + wrong + honest[2])
     assert not audit(run)
-    found = told(capsys, "audited")
+    found = last_event(capsys, "audited")
     assert (found["differs"], found["theirs"], found["mine"]) == (2, wrong.hex(), honest[1].hex())
 
 
@@ -287,7 +287,7 @@ def test_names_are_compared_with_the_order(
     order = shutil.copytree(trained / "job", tmp_path / "order")
     assert audit_offline(run, "default", None, None, 1, QUIET, order)
     bundle = load_bundle(order)
-    output = told(capsys, "audited_job")
+    output = last_event(capsys, "audited_job")
     roots = (bundle.identity, bundle.data_root, bundle.initial_root, bundle.program.labels.root)
     assert tuple(output[what] for what in ("job", "data", "initial_state", "names")) == tuple(r.hex() for r in roots)
     swap_names(run / "job")
@@ -303,7 +303,7 @@ def test_names_are_compared_with_the_order(
         prepare_run(order, run)
 
 
-def test_names_that_are_not_those_that_the_order_states(run: Path) -> None:
+def test_names_with_another_root_than_the_orders(run: Path) -> None:
     spec = (run / "job/spec.json").read_text()
     swap_names(run / "job")
     (run / "job/spec.json").write_text(spec)

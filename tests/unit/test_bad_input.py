@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from job_files import write
-from runs_at_hand import QUIET, audit, sentence, told, weights
+from runs_at_hand import QUIET, audit, last_event, sentence, weights
 from safetensors.torch import load_file, save_file
 
 import vgame.runs.store
@@ -48,7 +48,7 @@ def test_an_audit_reads_the_final_weights(chosen: dict, run: Path, capsys: pytes
     assert audit(run, **chosen)
     replace_weights(run, 6)
     assert not audit(run, **chosen)
-    assert told(capsys, "audited")["differs"] == 3
+    assert last_event(capsys, "audited")["differs"] == 3
     assert sentence(capsys, run, **chosen).startswith("NO MATCH at checkpoint 3: committed ")
     truncate(run, 6)
     with pytest.raises(StoreError, match=r"checkpoint 3 is damaged: .*0000000006\.safetensors cannot be read"):
@@ -85,7 +85,7 @@ def test_locate_reads_the_kept_states(trained: Path, run: Path) -> None:
         locate(run, run, "default", QUIET)
 
 
-def test_swapped_names_and_tensors_too_many_are_refused(run: Path) -> None:
+def test_swapped_names_and_additional_tensors_are_refused(run: Path) -> None:
     """Otherwise weights loaded by name would be in the wrong layers."""
     state = load_file(weights(run, 6))
     one, other = (key_of(state, name) for name in ("conv1.bias", "conv2.bias"))
@@ -98,7 +98,7 @@ def test_swapped_names_and_tensors_too_many_are_refused(run: Path) -> None:
         audit(run)
 
 
-def test_nothing_is_committed_that_cannot_be_read_back(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_cannot_be_read_back_is_not_committed(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The roots would be right, but the trainer could not answer disputes."""
 
     def damaged(path: Path, data: bytes | Iterable[bytes]) -> None:
@@ -120,7 +120,7 @@ def test_nothing_is_committed_that_cannot_be_read_back(begun: Path, monkeypatch:
 # ---- a folder that holds another job ----
 
 
-def test_a_run_goes_on_with_its_own_job_only(run: Path, trained: Path, tmp_path: Path) -> None:
+def test_a_run_is_resumed_with_its_own_job_only(run: Path, trained: Path, tmp_path: Path) -> None:
     same, other = write(tmp_path / "same.toml"), write(tmp_path / "other.toml", seed="2", schedule='lr = "0.2"')
     save_bundle(prepare(read_job_file(other)), tmp_path / "bundle")
     for source in (same, trained / "job", run / "job"):
@@ -149,7 +149,7 @@ def test_differences_cover_the_whole_identity(trained: Path) -> None:
     assert differences(bundle, replace(bundle, depth=3)) == []
 
 
-def test_a_logged_job_with_measured_windows_goes_on(tmp_path: Path) -> None:
+def test_a_logged_job_with_measured_windows_is_resumed(tmp_path: Path) -> None:
     """Without a new measurement, which could differ on another machine."""
     job = write(tmp_path / "job.toml", schedule='lr = "0.1"\n[log]\nbits = 32\nthresholds = "proven"')
     text = job.read_text().replace("seed = 1", 'seed = 1\nmode = "logged"')

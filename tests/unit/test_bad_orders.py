@@ -45,13 +45,13 @@ from vgame.tasks.task import Task
         ('lr = "0.1"\n[terms]\nslot = true', "`terms.slot`"),
     ],
 )
-def test_a_number_that_is_none(schedule: str, expected: str, tmp_path: Path) -> None:
+def test_invalid_numbers_are_refused(schedule: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(JobFileError) as caught:
         read_job_file(write(tmp_path / "job.toml", schedule=schedule))
     assert expected in str(caught.value) and "\n" not in str(caught.value) and "Value error" not in str(caught.value)
 
 
-def test_numbers_that_are_fine(tmp_path: Path) -> None:
+def test_valid_numbers_are_accepted(tmp_path: Path) -> None:
     job = read_job_file(write(tmp_path / "job.toml", schedule='lr = "1e-3"\nfinal = "0"\nwarmup = 6'))
     assert (job.schedule.lr, job.schedule.warmup, job.seed) == ("1e-3", 6, 1)
 
@@ -100,7 +100,9 @@ number = 3
         ("nothing", r"cannot be loaded: module 'failing_module' has no attribute 'nothing'"),
     ],
 )
-def test_a_factory_that_fails(name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factory_that_raises_an_error(
+    name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     monkeypatch.delitem(__import__("sys").modules, "failing_module", raising=False)
     (tmp_path / "failing_module.py").write_text(FAILING)
@@ -109,7 +111,7 @@ def test_a_factory_that_fails(name: str, expected: str, tmp_path: Path, monkeypa
     assert "\n" not in str(caught.value)
 
 
-def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     for name, source, expected in (
         ("module_one", "x = 1\nx / 0\n", r"ZeroDivisionError: division by zero .*module_one.py, line 2\)"),
@@ -141,7 +143,7 @@ def test_a_job_file_is_not_needed() -> None:
 def task_of(
     batch: object = 2, names: tuple = ("x",), sparse: bool = False, optimizer: bool = True, groups: tuple = (), **more
 ):
-    """A task of one layer; `groups`: what the only group of AdamW is changed to after it was made."""
+    """A task of one layer; `groups`: changes of AdamW's only group after its construction."""
     model, x = torch.nn.Linear(2, 1), torch.ones(4, 2)
     rule = torch.optim.AdamW(model.parameters(), lr=1.0)
     rule.param_groups[0].update(groups)
@@ -166,7 +168,7 @@ def task_of(
         ({"names": ("x", "__metadata__")}, "the data has the name '__metadata__'"),
     ],
 )
-def test_a_task_that_is_none(wrong: dict, expected: str) -> None:
+def test_invalid_tasks_are_refused(wrong: dict, expected: str) -> None:
     assert task_of().batch == 2
     with pytest.raises(ProgramError) as caught:
         task_of(**wrong)
@@ -185,7 +187,7 @@ def test_a_task_that_is_none(wrong: dict, expected: str) -> None:
         ({"betas": (0.9, math.nan)}, "AdamW with betas = (0.9, nan)"),
     ],
 )
-def test_numbers_of_an_optimizer(group: dict, expected: str) -> None:
+def test_invalid_numbers_of_an_optimizer_are_refused(group: dict, expected: str) -> None:
     schedule = Schedule(lr="0.1")
     assert lower_task(task_of(), schedule, 2).program.scalars
     with pytest.raises(ProgramError) as caught:
@@ -193,7 +195,7 @@ def test_numbers_of_an_optimizer(group: dict, expected: str) -> None:
     assert expected in str(caught.value)
 
 
-def test_numbers_of_a_second_group() -> None:
+def test_invalid_numbers_of_a_second_group_are_refused() -> None:
     p = [torch.nn.Parameter(torch.ones(1)) for _ in "ab"]
     for first, second in ((0.0, 1.0), (1e-300, 1e30)):
         sgd = torch.optim.SGD([{"params": p[:1], "lr": first}, {"params": p[1:], "lr": second}])
@@ -212,7 +214,7 @@ def test_invalid_toml(text: str, tmp_path: Path) -> None:
         read_job_file(tmp_path / "job.toml")
 
 
-def test_a_factory_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factory_that_calls_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A factory that calls exit has failed; a SIGTERM is passed on."""
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
     (tmp_path / "leaving.py").write_text("import sys\ndef task(code):\n    sys.exit(code)\n")
@@ -242,7 +244,7 @@ def test_a_factory_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("roots x --mode foo", "'foo' is not one of 'correct', 'nearest', 'fp32'"),
     ],
 )
-def test_an_option_that_is_none(command: str, expected: str) -> None:
+def test_invalid_options_are_refused(command: str, expected: str) -> None:
     with pytest.raises((VgameError, cli.UsageError)) as caught:
         options.app(command.split(), standalone_mode=False)
     assert expected in getattr(caught.value, "message", str(caught.value))
@@ -254,8 +256,8 @@ def test_a_bond_is_not_negative() -> None:
         options.wei_of("-1 ether")
 
 
-def test_a_relative_path_is_looked_for_beside_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a job file works from every working directory."""
+def test_a_relative_path_is_resolved_beside_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job file works from every working directory."""
     (tmp_path / "job").mkdir()
     (tmp_path / "job/reading_module.py").write_text(
         "from pathlib import Path\n"

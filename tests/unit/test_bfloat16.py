@@ -89,7 +89,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_elements_are_those_of_the_reference(name: str) -> None:
-    """Of every operator of a step, by loops that are compiled and by torch's passes."""
+    """Outputs of every operator of a step, by compiled loops and by torch's passes."""
     found, random = lowered(MODELS[name]()), Random(3)
     executor = Executor(found.program, found.data, found.scalars, 7)
     seen, after = outputs(found, 1, found.state, executor)
@@ -202,7 +202,7 @@ def eager_losses(model: nn.Module, data: dict[str, torch.Tensor], steps: int) ->
 
 
 def test_the_step_is_close_to_eager_autocast() -> None:
-    """Twenty steps of all samples beside torch's own autocast on the CPU, which rounds elsewhere."""
+    """Twenty steps of all samples, compared with torch's own autocast on the CPU, which rounds at other places."""
     torch.manual_seed(1)
     data = {"x": torch.randn(40, 1, 8, 8), "y": torch.arange(40) % 3}
     model = Net()
@@ -253,15 +253,15 @@ def test_torch_keeps_its_own_autocast() -> None:
         assert torch.softmax(torch.ones(2, 2) @ torch.ones(2, 2), -1).dtype == torch.bfloat16
 
 
-def test_mode_logged_refuses_it() -> None:
+def test_mode_logged_refuses_bfloat16() -> None:
     found = lowered(task_of(Net()))
     with pytest.raises(ProgramError, match="which mode `logged` does not have"):
         validate(found.program, [(t.numel(), not t.is_floating_point()) for t in found.data], 4, "logged")
 
 
 @pytest.mark.parametrize("kind", ["normal", "few bits", "cancelling", "not finite", "subnormal", "beside midpoints"])
-def test_words_that_the_rounding_test_left_open_are_rounded_once(kind: str) -> None:
-    """Like the passes, which round every word at the end."""
+def test_words_left_open_by_the_rounding_test_are_rounded_once(kind: str) -> None:
+    """As by the passes, which round every word at the end."""
     chance = torch.Generator().manual_seed(5)
     for m, k, n in ((37, 300, 60), (1, 3, 59), (12, 17, 16), (5, 257, 33)):
         a, b = (torch.randn(1, rows, k, generator=chance).bfloat16().float() for rows in (m, n))

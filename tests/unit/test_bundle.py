@@ -46,7 +46,7 @@ def respell(folder: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_it_comes_back(saved: tuple[Bundle, Path]) -> None:
+def test_a_saved_bundle_is_read_back_bit_for_bit(saved: tuple[Bundle, Path]) -> None:
     bundle, folder = saved
     again = load_bundle(folder)
     assert (again.order, again.identity) == (bundle.order, bundle.identity)
@@ -79,7 +79,7 @@ def test_scalars_have_the_programs_shape_and_type(copy: Path, change) -> None:
         load_bundle(copy)
 
 
-def test_scalars_must_be_there(copy: Path) -> None:
+def test_missing_scalars_are_refused(copy: Path) -> None:
     save_file({"other": torch.zeros(3)}, copy / "scalars.safetensors")
     with pytest.raises(BundleError, match=r"scalars should be .* found nothing"):
         load_bundle(copy)
@@ -115,7 +115,7 @@ def test_labels_cannot_change_a_size(saved: tuple[Bundle, Path], copy: Path) -> 
         load_bundle(copy)
 
 
-def test_numbers_are_whole(copy: Path) -> None:
+def test_invalid_values_of_a_spec_are_refused(copy: Path) -> None:
     for field, value in (("seed", "1"), ("steps", 8.0), ("interval", True), ("mode", "exact")):
         before = (copy / "spec.json").read_text()
         respell(copy, **{field: value})
@@ -184,13 +184,13 @@ def test_a_model_that_uses_the_optimizers_names_is_refused() -> None:
         lower_task(task, Schedule(lr="0.1"), 2)
 
 
-def test_a_label_that_steers_a_terminal_is_refused(copy: Path) -> None:
+def test_a_label_with_terminal_commands_is_refused(copy: Path) -> None:
     rename_in_the_file(copy / "program.vgp", '"conv1.bias"', '"\\u202econv1.bias"')
     with pytest.raises(ProgramError, match="control character"):
         load_bundle(copy)
 
 
-def test_a_label_of_a_shape_that_no_tensor_has(copy: Path) -> None:
+def test_a_label_with_an_impossible_shape_is_refused(copy: Path) -> None:
     rename_in_the_file(copy / "program.vgp", '"shape": [10]', '"shape": [-2, -5]')
     with pytest.raises(ProgramError, match="a shape that no tensor has"):
         load_bundle(copy)
@@ -199,7 +199,7 @@ def test_a_label_of_a_shape_that_no_tensor_has(copy: Path) -> None:
 # ---- tensors on disk ----
 
 
-def spoken(header: dict | bytes, words: bytes) -> bytes:
+def file_with(header: dict | bytes, words: bytes) -> bytes:
     """A safetensors file with any header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + words
@@ -212,19 +212,19 @@ B = {"dtype": "I32", "shape": [1, 1], "data_offsets": [8, 12]}
 BOTH = {"0000 a": A, "0001 b": B}
 
 
-def test_tensors_come_back_by_place_and_by_the_names_of_earlier_versions(tmp_path: Path) -> None:
+def test_tensors_are_read_by_place_and_by_the_names_of_earlier_versions(tmp_path: Path) -> None:
     path = tmp_path / "file"
     shaped = {"b": TENSORS[1].reshape(1, 1), "a": TENSORS[0]}
     for data in (
         b"".join(pack_tensors(LABELS, TENSORS)),
         save(shaped),
-        spoken(BOTH, b"".join(t.numpy().tobytes() for t in TENSORS)),
+        file_with(BOTH, b"".join(t.numpy().tobytes() for t in TENSORS)),
     ):
         path.write_bytes(data)
         assert all(torch.equal(x, y) for x, y in zip(read_tensors(path, LABELS), TENSORS, strict=True))
 
 
-def test_a_file_is_the_librarys_byte_for_byte() -> None:
+def test_a_file_equals_the_librarys_byte_for_byte() -> None:
     names = ['"quoted"\\', "b\x00\x1f\x7f\n\t", "é", "\u2028 \ufeff", "\U0001f600", "", "a.b"]
     labels = [TensorLabel(n, ((), (0, 3), (2, 3))[i % 3], integer=i % 2 == 1) for i, n in enumerate(names)]
     words = [torch.arange(prod(label.shape), dtype=torch.int32) for label in labels]
@@ -235,28 +235,28 @@ def test_a_file_is_the_librarys_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
-        (spoken(BOTH | {"0002 c": A}, bytes(12)), "'0002 c', which is no tensor of the job"),
-        (spoken({"0000 b": A, "0001 a": B}, bytes(12)), "a should be"),
-        (spoken({"0000 a": B, "0001 b": A}, bytes(12)), "a should be"),
-        (spoken({"0000 a": A}, bytes(8)), "b should be .* found nothing"),
-        (spoken({"0000 a": A, "b": B}, bytes(12)), "b should be .* found nothing"),
-        (spoken(json.dumps(BOTH).encode()[:-1] + b', "0000 a": 1}', bytes(12)), "stands in it twice"),
-        (spoken(BOTH, bytes(11)), "have 11 bytes, 12 are expected"),
-        (spoken(BOTH, bytes(16)), "have 16 bytes, 12 are expected"),
-        (spoken(BOTH | {"0001 b": B | {"data_offsets": [4, 8]}}, bytes(12)), "stands at byte 4"),
-        (spoken(BOTH | {"0001 b": B | {"data_offsets": [-4, 0]}}, bytes(12)), "stands at byte -4"),
-        (spoken(BOTH | {"0001 b": B | {"data_offsets": [8.0, 12.0]}}, bytes(12)), "about b is damaged"),
-        (spoken(BOTH | {"0001 b": 1}, bytes(12)), "about b is damaged"),
-        (spoken(b"[]", b""), "no table of tensors"),
+        (file_with(BOTH | {"0002 c": A}, bytes(12)), "'0002 c', which is no tensor of the job"),
+        (file_with({"0000 b": A, "0001 a": B}, bytes(12)), "a should be"),
+        (file_with({"0000 a": B, "0001 b": A}, bytes(12)), "a should be"),
+        (file_with({"0000 a": A}, bytes(8)), "b should be .* found nothing"),
+        (file_with({"0000 a": A, "b": B}, bytes(12)), "b should be .* found nothing"),
+        (file_with(json.dumps(BOTH).encode()[:-1] + b', "0000 a": 1}', bytes(12)), "stands in it twice"),
+        (file_with(BOTH, bytes(11)), "have 11 bytes, 12 are expected"),
+        (file_with(BOTH, bytes(16)), "have 16 bytes, 12 are expected"),
+        (file_with(BOTH | {"0001 b": B | {"data_offsets": [4, 8]}}, bytes(12)), "stands at byte 4"),
+        (file_with(BOTH | {"0001 b": B | {"data_offsets": [-4, 0]}}, bytes(12)), "stands at byte -4"),
+        (file_with(BOTH | {"0001 b": B | {"data_offsets": [8.0, 12.0]}}, bytes(12)), "about b is damaged"),
+        (file_with(BOTH | {"0001 b": 1}, bytes(12)), "about b is damaged"),
+        (file_with(b"[]", b""), "no table of tensors"),
         (struct.pack("<Q", 2**62), "its header has 4,611,686"),
         (b"", "cannot be read"),
     ],
 )  # fmt: skip
-def test_a_file_with_other_tensors(content: bytes, told: str, tmp_path: Path) -> None:
+def test_a_file_with_other_tensors(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(BundleError, match=told):
+    with pytest.raises(BundleError, match=message):
         read_tensors(tmp_path / "file", LABELS)
 
 
@@ -284,6 +284,6 @@ def test_a_link_is_not_followed(copy: Path) -> None:
 def test_a_bundle_of_another_version_is_refused(copy: Path, version: int | None) -> None:
     """Earlier orders had a window for rewards: their identity cannot be computed here."""
     respell(copy, version=version)
-    told = f"is a bundle of version {version}, this vgame reads version 3, .* prepare the job again"
-    with pytest.raises(BundleError, match=told):
+    message = f"is a bundle of version {version}, this vgame reads version 3, .* prepare the job again"
+    with pytest.raises(BundleError, match=message):
         load_bundle(copy)

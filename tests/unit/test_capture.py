@@ -168,7 +168,7 @@ def test_a_comparison_of_random_numbers_with_their_limit_is_a_tensor() -> None:
 
 
 class Twice(nn.Module):
-    """A normalised layer, recomputed for the gradients if `again`."""
+    """A normalised layer, recomputed for its gradients if `again` is set."""
 
     def __init__(self, again: bool) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class Twice(nn.Module):
         return checkpoint(self.part, x, use_reentrant=False) if self.again else self.part(x)
 
 
-def test_a_checkpointed_part_is_computed_as_without_it() -> None:
+def test_a_checkpointed_part_gives_the_same_words() -> None:
     states = []
     for again in (False, True):
         torch.manual_seed(0)
@@ -193,7 +193,7 @@ def test_a_checkpointed_part_is_computed_as_without_it() -> None:
 
 
 def _running_mean(model: nn.Module) -> bool:
-    """Whether a step moves it."""
+    """Whether a step changes the running mean."""
     program = lowered(model)
     names = [label.name for label in program.program.labels.state]
     sources = [s for s, name in zip(program.program.sources, names, strict=True) if name == "1.running_mean"]
@@ -269,8 +269,8 @@ def test_a_capture_leaves_the_model_as_it_was() -> None:
     assert type(model[0].weight) is nn.Parameter and {type(t) for t in after.values()} == {torch.Tensor}
 
 
-def test_distributions_look_at_no_values_while_they_are_traced() -> None:
-    """Their checks of arguments decide nothing; afterwards they check again."""
+def test_distributions_check_no_values_during_a_capture() -> None:
+    """Their checks of arguments are off during a capture, and on afterwards."""
     score = lambda m, x: torch.distributions.Categorical(logits=x).log_prob(x.argmax(1)).unsqueeze(1)  # noqa: E731
     by_hand = lambda m, x: F.log_softmax(x, 1).gather(1, x.argmax(1, keepdim=True))  # noqa: E731
     steps = []

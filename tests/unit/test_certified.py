@@ -113,7 +113,7 @@ def test_infinities_in_many_rows_do_not_disturb_the_others():
 
 
 @pytest.mark.parametrize("batches", [(1, 3), (3, 1), (3, 3), (1, 1)])
-def test_one_batch_serves_all(batches):
+def test_one_batch_is_broadcast_to_all(batches):
     for family in ("normal", "int12", "edges"):
         a, b = draw(family, batches[0], 4, 33), draw(family, batches[1], 5, 33, seed=1)
         assert words(dot(a, b)) == dot_words(a, b)
@@ -130,7 +130,7 @@ def test_any_strides():
     assert words(sum_rows(folded)[0]) == sum_words(folded[0])
 
 
-def test_tiles_and_passes_do_not_show(monkeypatch):
+def test_words_do_not_depend_on_tiles_and_passes(monkeypatch):
     """The same words for all sizes of tiles, passes, K-blocks and gathers, with every tier in use."""
     cases = [(draw(f, 3, 9, 70), draw(f, 3, 11, 70, seed=1)) for f in ("normal", "int12", "wide", "any bits", "edges")]
     index = torch.randint(-1, 9, (3, 70)).int()
@@ -162,7 +162,7 @@ def test_tiles_and_passes_do_not_show(monkeypatch):
         ((2, 3000, 70), 5000),
     ],
 )
-def test_tiles_cover_a_result_once_and_fit(shape, k, parts):
+def test_tiles_cover_a_result_once_and_stay_within_their_limit(shape, k, parts):
     """For three threads their number is a multiple of three, if there are enough rows, columns or batches."""
     limit, covered = 1 << 20, torch.zeros(shape, dtype=torch.int32)
     found = products.tiles(*shape, k, limit, parts)
@@ -361,5 +361,5 @@ def test_this_library_skips_no_term(shape):
         assert bool((dot(a, b) == -INF).all())
 
 
-def test_the_face_exports_its_names():
+def test_the_public_interface_exports_its_names():
     assert all(hasattr(certified, name) for name in certified.__all__)

@@ -168,7 +168,7 @@ def test_each_part_is_needed(file, part, monkeypatch):
     assert not torch.equal(dot(a, b).view(torch.int32), theirs)
 
 
-def test_the_switch_switches(monkeypatch):
+def test_the_switch_selects_the_passes(monkeypatch):
     def refuse(*_):
         raise RuntimeError("compiled")
 

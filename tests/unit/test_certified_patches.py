@@ -164,7 +164,7 @@ def test_folded_sums_are_their_copies(family, height, monkeypatch):
 
 @families
 @pytest.mark.parametrize("width", [16, 64, 700])
-def test_runs_of_rows_that_are_no_neighbours(family, width, monkeypatch):
+def test_runs_of_rows_that_are_not_adjacent(family, width, monkeypatch):
     """Every second channel: its runs cannot be read side by side."""
     monkeypatch.setattr(folded, "LEAST", 0)
     view = draw(family, 6, 10, width)[:, ::2].permute(1, 0, 2)
@@ -195,7 +195,7 @@ def test_folded_matrices_of_any_view(seed, monkeypatch):
 
 @pytest.mark.parametrize("run", [16, 32, 64])
 def test_sums_of_permuted_rows(run, monkeypatch):
-    """Rows whose first and last lie where neighbours would, and which change places between."""
+    """Rows whose first and last are at the places of adjacent rows; the rows between are permuted."""
     monkeypatch.setattr(folded, "LEAST", 0)
     view = draw("normal", 50, 2, 2, run).permute(0, 2, 1, 3)
     matrix = folded.fold(view.permute(1, 2, 0, 3), (1, 4, 50 * run))
@@ -204,7 +204,7 @@ def test_sums_of_permuted_rows(run, monkeypatch):
     assert torch.equal(sum_rows(matrix).view(torch.int32), expected.view(torch.int32))
 
 
-def test_one_row_that_serves_all_is_not_taken_for_exact():
+def test_a_broadcast_row_is_not_taken_for_exact():
     """A broadcast operand has facts like any other: sums that round are rounded."""
     a, b = torch.ones(1024).expand(1, 600, 1024), torch.zeros(1, 1024, 1024)
     b[:, :, 0] = 1.0

@@ -29,20 +29,20 @@ def paused(chain: Chain, seconds: float) -> float:
     return time.monotonic() - begin
 
 
-def test_it_ends_with_a_block(chain: Chain) -> None:
+def test_a_pause_ends_with_a_block(chain: Chain) -> None:
     threading.Timer(0.2, chain.advance, [1]).start()
     assert 0.1 < paused(chain, 60) < 30
 
 
-def test_a_block_that_came_during_the_round_ends_it_at_once(chain: Chain) -> None:
+def test_a_block_mined_during_the_round_ends_the_pause_at_once(chain: Chain) -> None:
     chain.advance(1)
     assert paused(chain, 60) < 30
 
 
-def test_without_a_block_it_ends_in_time(chain: Chain) -> None:
+def test_without_a_block_a_pause_ends_in_time(chain: Chain) -> None:
     assert 0.3 <= paused(chain, 0.3) < 30
 
 
-def test_no_proxy_leads_to_this_machine(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_to_this_machine_use_no_proxy(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert Chain(chain.url).chain_id == chain.chain_id

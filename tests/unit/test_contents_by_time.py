@@ -33,7 +33,7 @@ class Endpoint(JSONBaseProvider):
     hidden: frozenset[str] = frozenset()
     altered: bool = False  # its logs
     missing: frozenset[str] = frozenset()  # methods
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Endpoint(JSONBaseProvider):
         ]  # fmt: skip
 
     def make_request(self, method: Any, params: Any) -> Any:
-        self.asked.append(method)
+        self.requests.append(method)
         match method:
             case _ if method in self.missing:
                 return {"id": 1, "jsonrpc": "2.0", "error": {"code": -32601, "message": f"{method} does not exist"}}
@@ -98,7 +98,7 @@ def steady(blocks: int, seconds: int = 12) -> list[int]:
 
 
 def irregular(blocks: int) -> list[int]:
-    """A quiet chain: now a minute, now an hour between two blocks, and a day in which it stood still."""
+    """A slow chain: a minute or an hour between two blocks, and one gap of a day."""
     times = steady(blocks)
     return [t + 3_000 * (n // 7) + 60 * (n // 3) + (86_400 if n > blocks // 2 else 0) for n, t in enumerate(times)]
 
@@ -116,7 +116,7 @@ def test_a_content_is_found_in_any_block(times: Any, count: int) -> None:
     contents = reader(endpoint)
     for number in wanted:
         assert read(contents, endpoint.times[number], f"content {number}") == f"content {number}"
-    assert "eth_getBlockReceipts" not in endpoint.asked
+    assert "eth_getBlockReceipts" not in endpoint.requests
 
 
 def test_few_headers_are_read_and_results_are_cached() -> None:
@@ -133,10 +133,10 @@ def test_few_headers_are_read_and_results_are_cached() -> None:
     endpoint = Endpoint(Long(), {newest - n: [f"content {n}"] for n in (0, 700, 705, 19_000_000)})
     contents = reader(endpoint)
     for ago, most in ((0, 4), (700, 7), (705, 5), (19_000_000, 16)):
-        endpoint.asked.clear()
+        endpoint.requests.clear()
         for _ in range(2):
             assert read(contents, Long()[newest - ago], f"content {ago}") == f"content {ago}"
-        assert len(endpoint.asked) <= most, ago
+        assert len(endpoint.requests) <= most, ago
 
 
 def test_several_blocks_of_one_second_are_all_read() -> None:
@@ -146,13 +146,13 @@ def test_several_blocks_of_one_second_are_all_read() -> None:
         assert read(contents, endpoint.times[40], f"content {number}") == f"content {number}"
 
 
-def test_other_events_of_the_second_hide_nothing() -> None:
+def test_other_events_of_the_same_second_are_ignored() -> None:
     endpoint = Endpoint(steady(10), {5: ["one", "two", "three"]})
     assert read(reader(endpoint), endpoint.times[5], "two") == "two"
 
 
 @pytest.mark.parametrize("fault", [{"hidden": frozenset({"x"})}, {"altered": True}])
-def test_a_state_without_source_is_not_yet_there(fault: dict[str, Any]) -> None:
+def test_a_state_with_hidden_or_altered_data_is_not_yet_available(fault: dict[str, Any]) -> None:
     endpoint = Endpoint(steady(10), {5: ["x"]}, missing=frozenset({"eth_getBlockReceipts"}), **fault)
     contents = reader(endpoint)
     for _ in range(2):
@@ -173,15 +173,15 @@ def test_receipts_are_requested_if_logs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("time", [0, 1_700_000_001, 2_000_000_000])
-def test_a_second_without_a_block_has_nothing(time: int) -> None:
+def test_a_second_without_a_block_has_no_content(time: int) -> None:
     """Before the chain, between two blocks, after the newest."""
     endpoint = Endpoint(steady(200), {5: ["x"]})
     with pytest.raises(NotYet):
         read(reader(endpoint), time, "x")
-    assert len(endpoint.asked) <= 20
+    assert len(endpoint.requests) <= 20
 
 
-def test_headers_of_a_branch_that_is_gone_are_read_again() -> None:
+def test_headers_are_read_again_after_a_reorganisation() -> None:
     endpoint = Endpoint(steady(300), {150: ["x"]}, forked=100)
     contents = reader(endpoint)
     assert read(contents, endpoint.times[150], "x") == "x"
@@ -190,13 +190,13 @@ def test_headers_of_a_branch_that_is_gone_are_read_again() -> None:
     assert read(contents, endpoint.times[149], "y") == "y"
 
 
-def test_false_headers_cost_no_endless_search() -> None:
+def test_false_headers_cause_no_endless_search() -> None:
     """All blocks have one timestamp, or the order of times is reversed."""
     for times in ([1_700_000_000] * 5_000, list(range(1_700_005_000, 1_700_000_000, -1))):
         endpoint = Endpoint(times, {})
         with pytest.raises(NotYet):
             read(reader(endpoint), 1_700_000_000, "x")
-        assert len(endpoint.asked) <= 4 * SAME + 60
+        assert len(endpoint.requests) <= 4 * SAME + 60
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ families = pytest.mark.parametrize("family", sorted(FAMILIES))
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    """Small ones too are folded and filtered, several parts at a time; none is made of digits
+    """Small convolutions are folded and filtered too, in several parts; none is made of digits
     (test_digit_products.py)."""
     monkeypatch.setattr(vendor, "permitted", lambda: False)
     monkeypatch.setattr(folded, "LEAST", 0)
@@ -106,7 +106,7 @@ def test_low_bit_data_are_filtered_to_bfloat16(ways):
     assert same(dot(filters, rows, bfloat16=True), expected) and ways["filtered"] and not ways["direct"]
 
 
-def test_filters_may_lie_anywhere():
+def test_filters_in_any_memory_layout():
     """As in the gradient of a convolution's input: rows of filters that strides cannot express."""
     pictures, filters = draw("normal", 2, 24, 10, 8), draw("normal", 24, 5, 9, seed=1)
     matrix = fold(filters.permute(1, 0, 2), (1, 5, 24 * 9))
@@ -200,7 +200,7 @@ def test_low_bit_data_goes_the_direct_way(ways):
 
 
 @pytest.mark.parametrize("shape", [{"stride": 2}, {"dilation": 2}, {"size": 5}, {"size": 1}])
-def test_other_convolutions_are_no_such_patches(shape):
+def test_unsupported_convolutions_are_not_filtered(shape):
     rows = patches(draw("normal", 2, 3, 15, 15), **shape)
     assert not isinstance(rows, IndexedMatrix) or rows.patches is None
 
@@ -220,14 +220,14 @@ def test_an_odd_number_of_lines_or_words_is_not_filtered(sizes):
     ],
     ids=["words apart", "batches", "groups"],
 )
-def test_other_views_are_no_such_patches(sizes, steps):
+def test_unsupported_views_are_not_filtered(sizes, steps):
     """Words of a picture that are not adjacent; pictures without a single stride."""
     view = draw("normal", 384).as_strided((*sizes, 3, 3, 3), steps)
     rows = fold(view, (sizes[0], math.prod(sizes[1:]), 27))
     assert isinstance(rows, IndexedMatrix) and rows.patches is None
 
 
-def test_a_part_of_a_batch_is_pictures():
+def test_a_part_of_a_batch_is_filtered_too():
     """Dimensions of size one are ignored."""
     view = draw("normal", 384).as_strided((1, 1, 2, 1, 6, 6, 3, 3, 3), (0, 0, 192, 0, 8, 1, 64, 8, 1))
     whole = view.as_strided((1, 2, 6, 6, 3, 3, 3), (0, 192, 8, 1, 64, 8, 1))
@@ -235,7 +235,7 @@ def test_a_part_of_a_batch_is_pictures():
     assert fold(view, (1, 72, 27)).patches is not None
 
 
-def test_mirrored_pictures_are_no_such_patches():
+def test_mirrored_pictures_are_not_filtered():
     """Only both dimensions of a patch may run backwards."""
     view = draw("normal", 2, 3, 8, 8).as_strided((1, 2, 6, 6, 3, 3, 3), (0, 192, 8, 1, 64, 8, 1))
     for backwards in ((1,), (2,), (4,), (5,), (6,), (2, 5), (2, 3, 5, 6)):

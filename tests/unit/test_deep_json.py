@@ -19,7 +19,7 @@ def ran(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
 
 
-def test_the_limit_of_calls_is_left_as_it_is() -> None:
+def test_the_recursion_limit_stays() -> None:
     done = ran(
         "import sys, web3; sys.setrecursionlimit(77_777); import vgame, vgame.chain.connection, vgame.agents.roles; "
         "assert sys.getrecursionlimit() == 77_777, sys.getrecursionlimit()"
@@ -30,7 +30,7 @@ def test_the_limit_of_calls_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     "text", ["'[' * 10**6", "'{\"a\":' * 10**6", "'[' * 10**6 + ']' * 10**6", "'[\"' + '[' * 10**6"]
 )
-def test_a_deep_text_ends_nothing(text: str) -> None:
+def test_deep_json_does_not_crash_the_process(text: str) -> None:
     done = ran(
         f"import sys; sys.setrecursionlimit({ALLOWED}); from vgame.system.files import parse_json\n"
         f"try: parse_json(({text}).encode())\nexcept ValueError as error: print(error)"

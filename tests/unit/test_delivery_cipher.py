@@ -50,7 +50,7 @@ def leaves(count: int) -> np.ndarray:
 @pytest.mark.skipif(words.kernel() is None, reason="no SHA instructions: hashlib alone serves")
 @pytest.mark.parametrize(("tensor", "first"), EDGES)
 @pytest.mark.parametrize("count", [bulk.FEW - 1, bulk.FEW, bulk.FEW + 65])
-def test_compiled_code_gives_the_same(tensor: int, first: int, count: int) -> None:
+def test_compiled_code_equals_hashlib(tensor: int, first: int, count: int) -> None:
     data = leaves(count)
     streams, hashes = bulk.keystreams(KEY, tensor, first, count), bulk.cipher_leaves(data, tensor, first)
     for i in range(count):

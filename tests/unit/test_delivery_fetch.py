@@ -97,21 +97,21 @@ def test_sealed_data_are_fetched_and_deciphered(sealed, server: ThreadingHTTPSer
 
 def test_a_fetch_resumes_after_the_verified_part(sealed, tmp_path: Path) -> None:
     folder, offer = sealed
-    asked: list[int] = []
+    requested: list[int] = []
 
     def get(name: str, first: int, size: int) -> bytes:
-        asked.append(first if name == "leaves" else 0)
-        if name == "leaves" and first > 512 and len(asked) < 8:
+        requested.append(first if name == "leaves" else 0)
+        if name == "leaves" and first > 512 and len(requested) < 8:
             raise KeyboardInterrupt
         return (folder / name).read_bytes()[first : first + size]
 
     with pytest.raises(KeyboardInterrupt):
         fetch(get, SHAPE, offer, tmp_path)
     assert (tmp_path / "leaves").stat().st_size >= 512
-    asked.clear()
-    asked += [0] * 8
+    requested.clear()
+    requested += [0] * 8
     fetch(get, SHAPE, offer, tmp_path)
-    assert min(a for a in asked[9:] if a) > 512  # the first piece was there
+    assert min(a for a in requested[9:] if a) > 512  # the first piece was there
     data = bytearray((tmp_path / "leaves").read_bytes())
     data[0] ^= 1
     (tmp_path / "leaves").write_bytes(data)
@@ -119,14 +119,14 @@ def test_a_fetch_resumes_after_the_verified_part(sealed, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["chunks", "leaves", "hashes"])
-def test_uncommitted_data_never_arrive(sealed, tmp_path: Path, name: str) -> None:
+def test_uncommitted_data_are_never_accepted(sealed, tmp_path: Path, name: str) -> None:
     folder, offer = sealed
     tries: list[str] = []
 
-    def get(asked: str, first: int, size: int) -> bytes:
-        data = (folder / asked).read_bytes()[first : first + size]
-        if asked == name:
-            tries.append(asked)
+    def get(requested: str, first: int, size: int) -> bytes:
+        data = (folder / requested).read_bytes()[first : first + size]
+        if requested == name:
+            tries.append(requested)
             return data[:-1] + bytes([data[-1] ^ 1])
         return data
 
@@ -168,7 +168,7 @@ def test_the_root_is_that_of_pairs_folded_one_by_one(sealed) -> None:
     assert tree.root == (offer.cipher_root, offer.final_state)
 
 
-def test_one_refused_chunk_is_the_only_one_that_is_missing_and_may_come_another_way(sealed, tmp_path: Path) -> None:
+def test_one_refused_chunk_is_the_only_missing_one_and_may_come_from_another_source(sealed, tmp_path: Path) -> None:
     """Chunk 40 of tensor 1: tensor 0 has one leaf, so it begins at leaf 1 + 40 * 64."""
     folder, offer = sealed
     cipher, true, _ = SealedFolder(folder, SHAPE).answer(1, 40)
@@ -197,8 +197,8 @@ def test_one_refused_chunk_is_the_only_one_that_is_missing_and_may_come_another_
 
 
 @pytest.mark.parametrize("place", [(3, 0), (1, 131), (-1, 0), (1, -1)])
-def test_data_of_an_endpoint_are_written_only_in_their_place(tmp_path: Path, place: tuple[int, int]) -> None:
-    """A fabricated event."""
+def test_data_of_an_endpoint_are_written_only_at_their_place(tmp_path: Path, place: tuple[int, int]) -> None:
+    """The endpoint fabricates an event."""
     with pytest.raises(DeliveryError, match="no chunk"):
         keep_chunk(SHAPE, tmp_path, *place, bytes(64 * 512), bytes(64 * 32))
     with pytest.raises(DeliveryError, match="another size"):
@@ -208,23 +208,23 @@ def test_data_of_an_endpoint_are_written_only_in_their_place(tmp_path: Path, pla
 
 def test_an_unreachable_server_is_not_requested_for_every_chunk(sealed, tmp_path: Path) -> None:
     folder, offer = sealed
-    asked: list[str] = []
+    requested: list[str] = []
 
     def get(name: str, first: int, size: int) -> bytes:
-        asked.append(name)
+        requested.append(name)
         if name != "chunks":
             raise DeliveryError("away")
         return (folder / name).read_bytes()[first : first + size]
 
     with pytest.raises(Missing) as found:
         fetch(get, SHAPE, offer, tmp_path)
-    assert not found.value.all_known and len(asked) <= 2 + 2 * TRIES + TRIES * AWAY
+    assert not found.value.all_known and len(requested) <= 2 + 2 * TRIES + TRIES * AWAY
 
 
 @pytest.mark.parametrize("sizes", [(300,), (65 * 128,), (1, 130 * 64 * 128 + 5, 700)])
 @pytest.mark.parametrize("where", ["leaf", "root"])
-def test_a_true_hash_that_does_not_follow_is_shown(tmp_path: Path, sizes: tuple[int, ...], where: str) -> None:
-    """In the smallest trees both are one."""
+def test_a_wrong_parent_of_two_hashes_is_shown(tmp_path: Path, sizes: tuple[int, ...], where: str) -> None:
+    """In the smallest trees both places are the same node."""
     shape = Shape(sizes)
     own = [np.arange(n, dtype="<u4") for n in sizes]
     if where == "root":
@@ -255,16 +255,16 @@ def test_a_true_hash_that_does_not_follow_is_shown(tmp_path: Path, sizes: tuple[
     assert pair == (offer.cipher_root, offer.final_state)
 
 
-def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_redirects_or_is_too_slow_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer's server must not redirect the client to hosts of its own network, nor delay it for ever by single
     bytes."""
     from vgame.chain import http
 
     class Bad(BaseHTTPRequestHandler):
-        asked: list[str] = []  # noqa: RUF012
+        requested: list[str] = []  # noqa: RUF012
 
         def do_GET(self) -> None:
-            self.asked.append(self.path)
+            self.requested.append(self.path)
             if self.path == "/away/leaves":
                 self.send_response(302)
                 self.send_header("Location", "/inside")
@@ -288,11 +288,11 @@ def test_a_server_that_leads_elsewhere_or_is_too_slow_is_left(monkeypatch: pytes
         begin = time.monotonic()
         with pytest.raises(DeliveryError, match="leaves"):
             Source(url).get("leaves", 0, 512)
-        assert time.monotonic() - begin < 3 and "/inside" not in Bad.asked
+        assert time.monotonic() - begin < 3 and "/inside" not in Bad.requested
         server.shutdown()
 
 
-def test_no_reply_is_waited_for_beyond_a_time(server: ThreadingHTTPServer) -> None:
+def test_the_wait_for_a_reply_is_limited(server: ThreadingHTTPServer) -> None:
     server.RequestHandlerClass.faults[:] = ["drip"]
     source, begin = Source(f"http://127.0.0.1:{server.server_port}"), time.monotonic()
     with replies_until(begin + 0.5):

@@ -43,12 +43,12 @@ def due(s: Snapshot) -> list[str]:
 
 
 @pytest.mark.parametrize("phase", [p for p in Phase if p not in (Phase.DELIVERING, Phase.REVEALED)])
-def test_nothing_is_owed_outside_a_delivery(phase: Phase) -> None:
+def test_no_call_is_due_outside_a_delivery(phase: Phase) -> None:
     s = at(UNTIL, ASKED, phase=phase)
     assert not selling(s) and overdue(s) is None and not undecided(s)
 
 
-def test_the_key_goes_out_when_the_word_is_final_or_late() -> None:
+def test_the_key_is_revealed_once_the_confirmation_is_final_or_its_deadline_is_near() -> None:
     word, late = UNTIL - 5_000, UNTIL - 5_000 + KEY - WORST_INCLUSION
     for now, final, sent in [
         (word, 0, []),
@@ -57,7 +57,7 @@ def test_the_key_goes_out_when_the_word_is_final_or_late() -> None:
         (late, 0, ["revealKey"]),
     ]:
         assert due(at(now, confirmed_at=word, final=final)) == sent
-    assert not due(at(UNTIL, final=UNTIL)) and due(at(UNTIL + 1, final=UNTIL + 1)) == ["revealKey"]  # silence
+    assert not due(at(UNTIL, final=UNTIL)) and due(at(UNTIL + 1, final=UNTIL + 1)) == ["revealKey"]  # a silent buyer
     assert not due(at(UNTIL + 1, final=UNTIL))
     (duty,) = selling(at(word, confirmed_at=word))
     assert (duty.by, duty.begun, duty.why) == (word + KEY, word, "the confirmation is not final yet")
@@ -92,7 +92,7 @@ def test_a_request_below_the_base_fee_is_deferred_dropped_or_late(passed: int, d
     assert due(at(now, cheap)) == sent
 
 
-def test_a_late_trainer() -> None:
+def test_a_late_trainer_is_reported() -> None:
     end = ASKED.since + KEY
     assert overdue(at(end, ASKED)) is None and overdue(at(end + 1, ASKED)).call == "refused"
     assert overdue(at(end + 1, replace(ASKED, price=49))) is None  # cannot be reported above its price

@@ -13,7 +13,7 @@ MATMUL = torch.backends.cuda.matmul
 
 
 @pytest.fixture(autouse=True)
-def flags_come_back() -> Iterator[None]:
+def flags_are_restored() -> Iterator[None]:
     onednn = torch.backends.mkldnn.enabled
     yield
     torch.backends.mkldnn.enabled = onednn
@@ -28,7 +28,7 @@ def flags() -> tuple[bool, bool, str]:
 @pytest.mark.parametrize("device", ["default", "reversed"])
 @pytest.mark.parametrize("onednn", [True, False])
 @pytest.mark.parametrize("tf32", [True, False])
-def test_flags_are_the_devices_inside_and_the_users_after_it(device: str, onednn: bool, tf32: bool) -> None:
+def test_flags_are_the_devices_during_its_use_and_the_users_afterwards(device: str, onednn: bool, tf32: bool) -> None:
     torch.backends.mkldnn.enabled, MATMUL.allow_tf32 = onednn, tf32
     before = flags()
     with use_device(device):
@@ -39,7 +39,7 @@ def test_flags_are_the_devices_inside_and_the_users_after_it(device: str, onednn
     assert flags() == before
 
 
-def test_flags_of_the_newer_name_come_back() -> None:
+def test_flags_of_the_newer_name_are_restored() -> None:
     MATMUL.allow_tf32, MATMUL.fp32_precision = False, "tf32"
     with use_device("default"):
         assert MATMUL.fp32_precision != "tf32"

@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Any, torch.Tensor]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CASES)
-def test_a_function_keeps_its_digits(name: str) -> None:
+def test_a_composed_function_is_accurate(name: str) -> None:
     function, x = CASES[name]
     true, found = function(x.double()), values(function, x).double()
     assert torch.equal(true.isnan(), found.isnan())

@@ -18,13 +18,13 @@ BAD = [
 
 
 @pytest.mark.parametrize("line", BAD)
-def test_a_line_that_is_no_order_is_named(line: str) -> None:
+def test_an_invalid_line_is_named(line: str) -> None:
     with pytest.raises(VgameError, match="is no order of a drill") as caught:
         _order(line.encode("latin-1"))
     assert "\n" not in str(caught.value)
 
 
-def test_orders() -> None:
+def test_valid_orders_are_read() -> None:
     from vgame.attacks.adversaries import ATTACKS
 
     name = next(iter(ATTACKS))

@@ -155,7 +155,7 @@ def test_every_exception_is_needed_and_found(function: Function) -> None:
         assert to_words(elementary.evaluate(function, from_words(words)))[4321] == exact
 
 
-def test_the_sign_of_zero_stays() -> None:
+def test_the_sign_of_zero_is_kept() -> None:
     for function in (Function.EXPM1, Function.LOG1P, Function.TANH, Function.ERF, Function.SIN):
         for evaluate in (elementary.evaluate, elementary.evaluate_torch):
             assert to_words(evaluate(function, from_words([0, 0x80000000]))).tolist() == [0, 0x80000000]

@@ -40,7 +40,7 @@ def executions(node: Node, *request: object) -> int:
     return run.call_count
 
 
-def test_an_answer_stands_until_something_is_mined(node: Node) -> None:
+def test_an_answer_is_valid_until_a_block_is_mined(node: Node) -> None:
     call = ("eth_call", {"to": counter(node)}, "latest")
     assert int(ask(node, *call), 16) == 1
     assert executions(node, *call) == 0
@@ -48,7 +48,7 @@ def test_an_answer_stands_until_something_is_mined(node: Node) -> None:
     assert int(ask(node, *call), 16) == 2
 
 
-def test_an_answer_stands_until_time_is_moved(node: Node) -> None:
+def test_an_answer_is_valid_until_time_is_moved(node: Node) -> None:
     clock = ("eth_getBlockByNumber", "latest", False)
     before = int(ask(node, *clock)["timestamp"], 16)
     ask(node, "evm_increaseTime", 1000)
@@ -63,7 +63,7 @@ def at(node: Node) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("disturb", ["nothing", "transactions", "moved time"])
-def test_a_chain_that_keeps_time_mines_a_block_a_second(node: Node, disturb: str) -> None:
+def test_a_chain_in_real_time_mines_a_block_a_second(node: Node, disturb: str) -> None:
     if disturb == "transactions":
         for _ in range(5):
             ask(node, "eth_sendTransaction", {"to": "0x" + "11" * 20})
@@ -79,7 +79,7 @@ def test_a_chain_that_keeps_time_mines_a_block_a_second(node: Node, disturb: str
     assert 2 <= blocks <= passed + 1 and abs(seconds - passed) <= 2, (blocks, seconds, passed)
 
 
-def test_moved_time_is_the_next_block_s(node: Node) -> None:
+def test_moved_time_is_that_of_the_next_block(node: Node) -> None:
     number, then = at(node)
     ask(node, "evm_increaseTime", 1000)
     assert at(node) == (number, then)
@@ -96,7 +96,7 @@ def test_gas_is_found_by_two_trials_and_is_enough(node: Node) -> None:
     assert receipt["status"] == "0x1" and used <= gas < 1.1 * used
 
 
-def test_a_transaction_is_gone_with_its_block(node: Node) -> None:
+def test_a_reverted_block_takes_its_transactions_with_it(node: Node) -> None:
     point = ask(node, "evm_snapshot")
     sent = ask(node, "eth_sendTransaction", {"to": counter(node)})
     assert ask(node, "eth_getTransactionReceipt", sent)["transactionHash"] == sent

@@ -140,7 +140,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("record", "message"), REFUSED.values(), ids=REFUSED)
-def test_records_that_are_none(record: str, message: str) -> None:
+def test_invalid_records_are_refused(record: str, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         read_operator(bytes.fromhex(record), "it")
 

@@ -97,7 +97,7 @@ def test_operands_of_every_class() -> None:
     ]  # fmt: skip
 
 
-def test_a_scalar_is_this_steps_row() -> None:
+def test_a_scalar_is_read_from_the_row_of_the_step() -> None:
     scalars = torch.tensor([[1.0], [2.0], [3.0]])
     operator = Map(Function.NEG, (1,), (Access(Ref(RefClass.SCALAR), (), ((BROADCAST, 0),)),), False)
     for step in (1, 2, 3):
@@ -146,7 +146,7 @@ def test_contractions(case: tuple[Contract, World]) -> None:
 @pytest.mark.parametrize("shared_b", [False, True])
 @pytest.mark.parametrize("shared_a", [False, True])
 @pytest.mark.parametrize("variant", [Variant.DOT, Variant.ONE_HOT], ids=lambda v: v.name)
-def test_batches_that_serve_all(variant: Variant, shared_a: bool, shared_b: bool) -> None:
+def test_batches_that_are_broadcast(variant: Variant, shared_a: bool, shared_b: bool) -> None:
     operator = Contract(variant, 3, 2, 2, 4, state(), state(1), shared_a, shared_b)
     values = torch.arange(1.0, operator.b_elements + 1)
     left = torch.arange(operator.a_elements) % 3

@@ -176,7 +176,7 @@ def test_programs_of_all_kinds(case: tuple[list[Operator], World]) -> None:
 @pytest.mark.parametrize("function", [*sorted(ELEMENTARY), Function.NEG])
 @pytest.mark.parametrize("stride", [1, 0])
 @pytest.mark.parametrize("size", [1, 6, 17])
-def test_a_map_of_the_front_of_an_output_writes_nothing_behind_its_own(
+def test_a_map_over_the_first_words_of_an_output_writes_only_its_own_words(
     function: Function, stride: int, size: int
 ) -> None:
     front = Map(function, (size,), (Access(Ref(RefClass.OPERATOR, 0), (Dim(18),), ((0, stride),)),), False)
@@ -204,8 +204,7 @@ LATE = 9  # pending products
 
 
 def products_read_late() -> tuple[list[Operator], World]:
-    """Some products, some maps, and readers of the products in an order of their own: whole, turned, added up,
-    multiplied."""
+    """Some products, some maps, and readers of the products in another order: whole, transposed, summed, multiplied."""
     operators: list[Operator] = [Contract(Variant.DOT, 1, 8 + i, 12, 30, state(i), state(LATE)) for i in range(LATE)]
     double = Map(Function.ADD, (240,), (identity_access(state(), 240),) * 2, False)
     operators += [double] * (FAR + LATE)
@@ -242,7 +241,7 @@ def test_products_that_are_read_much_later(monkeypatch: pytest.MonkeyPatch, thre
 
 
 def test_a_product_without_readers_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that all steps take equally long."""
+    """All steps take equally long."""
     monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     product = Contract(Variant.DOT, 1, 8, 8, 8, Ref(RefClass.STATE, 0), Ref(RefClass.STATE, 0))
     unread, kept = (units_of([product], kept, (), True)[0] for kept in ((), {0}))
@@ -250,7 +249,7 @@ def test_a_product_without_readers_is_computed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_error_leaves_no_product_behind(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
-    """No work continues after a failed step, and the next one is right."""
+    """No work continues after a failed step, and the next step is right."""
     torch.set_num_threads(3)
     monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     operators, world = products_read_late()

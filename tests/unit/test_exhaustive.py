@@ -83,7 +83,7 @@ def test_panels_at_the_edges(function: Function) -> None:
 
 
 @each_function
-def test_a_wrong_word_is_flagged(function: Function) -> None:
+def test_a_wrong_word_is_found(function: Function) -> None:
     """Change one word of every panel by one unit: exactly these must be found wrong."""
     words = panel_words([0x3D123, 0x3E456, 0x3F234, 0x40123, 0x41234, 0x5A000, 0x7F000, 0xBE321])
     claimed = exhaustive.kernel(function, words)

@@ -68,14 +68,14 @@ def test_a_card_names_roots_order_and_audit(tmp_path: Path) -> None:
         "--card", str(tmp_path / "README.md"))  # fmt: skip
     text, digest = (tmp_path / "README.md").read_text(), sha256((tmp_path / "ema.safetensors").read_bytes()).hexdigest()
     assert text.startswith("---\nlibrary_name: pytorch\ntags:\n- vgame\n- verified-training\n---\n\n# ema\n")
-    told = (run.root, digest, run.bundle.identity.hex(), run.bundle.data_root.hex(), "a checkpoint every 2")
-    assert all(word in text for word in told) and "not validated: " in text
+    expected = (run.root, digest, run.bundle.identity.hex(), run.bundle.data_root.hex(), "a checkpoint every 2")
+    assert all(word in text for word in expected) and "not validated: " in text
     again = re.search(r"^    vgame (export RUN .*)$", text, re.MULTILINE)[1].replace("RUN", str(tmp_path / "run"))
     cli(*again.replace("again.safetensors", str(tmp_path / "again.safetensors")).split())
     assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "ema.safetensors").read_bytes()
 
 
-def test_a_name_is_no_markup(digits: Bundle, tmp_path: Path) -> None:
+def test_markup_in_a_name_is_escaped(digits: Bundle, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", None)
     run.export(tmp_path / "w.safetensors")
     run._store.bundle = replace(run.bundle, name="<b>|[x](y)")
@@ -106,7 +106,7 @@ def test_a_curve_accepts_all_values_of_a_run(losses: list[float], points: int) -
     assert (len(drawn[1].split()) if drawn else 0) == points and "nan" not in curve(losses)
 
 
-def test_objects_show_themselves_in_a_line_without_the_data(digits: Bundle) -> None:
+def test_objects_print_as_one_line_without_their_data(digits: Bundle) -> None:
     model = torch.nn.Linear(4, 3)
     data = {"x": torch.randn(2400, 4), "y": torch.arange(2400) % 3}
     task = vgame.Task(model, lambda m, b: m(b["x"]).sum(), torch.optim.SGD(model.parameters(), lr=1.0), data, batch=8)
@@ -116,7 +116,7 @@ def test_objects_show_themselves_in_a_line_without_the_data(digits: Bundle) -> N
     assert repr(digits).startswith("Bundle(240 steps, 126 operators, ") and len(repr(digits)) < 120
 
 
-def test_a_job_is_trained_as_its_bundle_is(tmp_path: Path) -> None:
+def test_a_job_and_its_bundle_give_the_same_run(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
     data = {"x": torch.randn(24, 4), "y": torch.arange(24) % 3}
@@ -145,19 +145,19 @@ def test_a_job_needs_neither_interval_nor_seed(tmp_path: Path, steps: int, inter
 
 
 @pytest.mark.parametrize(
-    "line, told",
+    "line, expected",
     [("", "`steps` is missing"), ("steps = 0", "`steps` = 0; it should be greater than or equal to 1"),
      ('steps = "9"', "`steps` = '9'; it should be a valid integer"),
      ("steps = 9\ninterval = 0", "`interval` = 0; it should be greater than or equal to 1")],
 )  # fmt: skip
-def test_an_error_of_steps_is_reported_alone(tmp_path: Path, line: str, told: str) -> None:
+def test_an_error_of_steps_is_the_only_one_reported(tmp_path: Path, line: str, expected: str) -> None:
     (tmp_path / "job.toml").write_text(f'model = "mine:task"\n{line}\n')
     with pytest.raises(VgameError) as error:
         read_job_file(tmp_path / "job.toml")
-    assert str(error.value).endswith(f"job.toml: {told}")
+    assert str(error.value).endswith(f"job.toml: {expected}")
 
 
-def test_without_an_average_there_is_none_to_export(tmp_path: Path) -> None:
+def test_an_average_that_the_run_does_not_have_is_not_exported(tmp_path: Path) -> None:
     with pytest.raises(VgameError, match="keeps no average"):
         trained(tmp_path / "run", None).export(tmp_path / "ema.safetensors", average=True)
     assert not (tmp_path / "ema.safetensors").exists()
@@ -170,9 +170,9 @@ def test_without_an_average_there_is_none_to_export(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_orders_that_every_trainer_refuses_give_a_warning(digits: Bundle, terms: dict[str, int], word: str) -> None:
     bundle = replace(digits, terms=digits.terms.model_copy(update=terms))
-    told = refused_by_all(bundle)
-    assert bool(told) == bool(word) and word in told
-    assert bool(trainer_shortcomings(bundle, Pace(1e-6, 1e-6), 0)) == bool(told)
+    refusal = refused_by_all(bundle)
+    assert bool(refusal) == bool(word) and word in refusal
+    assert bool(trainer_shortcomings(bundle, Pace(1e-6, 1e-6), 0)) == bool(refusal)
 
 
 def test_the_price_of_gas_counts_when_it_is_known(digits: Bundle) -> None:
@@ -186,7 +186,7 @@ def test_the_price_of_gas_counts_when_it_is_known(digits: Bundle) -> None:
      ({"torch": "2.13.0", "torchvision": "0.28.0"}, True),
      ({"torch": "2.13.0+cu130", "torchvision": "0.28.0+cpu"}, False)],
 )  # fmt: skip
-def test_a_torchvision_of_another_build_is_found(
+def test_a_torchvision_of_another_build_is_reported(
     monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], ok: bool
 ) -> None:
     def version(name: str) -> str:

@@ -71,7 +71,9 @@ SHORT = [(7, 2, 1), (7, 2, 2), (8, 2, 3)]
 @pytest.mark.parametrize("mode, steps, interval, keep", [
     *(("correct", *numbers) for numbers in [*SHORT, (120, 50, 1), (120, 1, 9)]), *(("logged", *n) for n in SHORT)
 ])  # fmt: skip
-def test_disk_to_the_byte_also_of_the_rest_of_a_run(mode: str, steps: int, interval: int, keep: int, tmp_path) -> None:
+def test_the_disk_forecast_is_exact_also_for_the_rest_of_a_run(
+    mode: str, steps: int, interval: int, keep: int, tmp_path
+) -> None:
     bundle, made = vgame.prepare(job(steps, interval=interval, **MODES[mode])), []
     whole = vgame.train(bundle, tmp_path / "whole", keep=keep)
     assert whole.forecast.disk == grown(tmp_path / "whole")
@@ -83,11 +85,11 @@ def test_disk_to_the_byte_also_of_the_rest_of_a_run(mode: str, steps: int, inter
     assert rest.root == whole.root and rest.forecast.disk == grown(tmp_path / "part") - before
 
 
-def test_programs_read_it_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_programs_read_the_forecast_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_bundle(vgame.prepare(job(100, interval=50)), tmp_path / "bundle")
     train_offline(tmp_path / "bundle", tmp_path / "run", "default", 1, Reporter(json_lines=True))
-    told = events(capsys)
-    first = next(line for line in told if line["event"] in ("forecast", "progress"))
+    reported = events(capsys)
+    first = next(line for line in reported if line["event"] in ("forecast", "progress"))
     assert first["event"] == "forecast" and first["steps"] == 100 and first["checkpoints"] == 2
     assert first["seconds"] == 100 * first["step"] + 2 * first["checkpoint"] and first["memory"] > 10**7
     assert not list((tmp_path / "run").rglob("*.half*"))
@@ -109,16 +111,16 @@ def test_a_short_run_is_not_measured_beforehand(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize("mode", MODES)
 def test_a_forecast_changes_no_root(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = vgame.prepare(job(100, interval=50, **MODES[mode]))
-    told = vgame.train(bundle, tmp_path / "told")
-    log = told.forecast.disk - grown(tmp_path / "told")  # log bytes of the measured steps, per step
+    run = vgame.train(bundle, tmp_path / "told")
+    log = run.forecast.disk - grown(tmp_path / "told")  # log bytes of the measured steps, per step
     assert log == 0 if mode == "correct" else 0 < log < 3 * (tmp_path / "told/rounding.vglog").stat().st_size
     monkeypatch.setattr(forecast, "LEAST", 10**9)
-    assert vgame.train(bundle, tmp_path / "plain").root == told.root
-    assert told.forecast.checkpoint and not vgame.Run.open(tmp_path / "told").forecast
+    assert vgame.train(bundle, tmp_path / "plain").root == run.root
+    assert run.forecast.checkpoint and not vgame.Run.open(tmp_path / "told").forecast
 
 
 @pytest.mark.parametrize("steps", [6, 120])
-def test_a_disk_without_the_room_is_refused_before_the_first_step(
+def test_a_disk_without_enough_space_is_refused_before_the_first_step(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = vgame.prepare(job(steps, interval=3))
@@ -133,7 +135,7 @@ def test_a_disk_without_the_room_is_refused_before_the_first_step(
     assert vgame.train(bundle, tmp_path / "run").done  # the lock was given back
 
 
-def test_prepare_reports_it_too(tmp_path: Path) -> None:
+def test_prepare_reports_the_forecast_too(tmp_path: Path) -> None:
     counted = vgame.prepare(job(200, interval=50))
     assert counted.forecast.memory is None and counted.forecast.step is None
     assert repr(counted).endswith(" KB of disk)") and "200 steps take about " in counted._repr_html_()
@@ -146,7 +148,7 @@ def test_prepare_reports_it_too(tmp_path: Path) -> None:
     assert run.forecast.disk == measured.forecast.disk == grown(tmp_path / "run")
 
 
-def test_a_machine_that_cannot_make_a_step_still_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_execute_a_step_still_prepares(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_large(*_: object) -> None:
         raise vgame.VgameError("a step of this job needs at least 900 GiB of memory")
 
@@ -155,9 +157,9 @@ def test_a_machine_that_cannot_make_a_step_still_prepares(monkeypatch: pytest.Mo
     assert found.step is None and found.memory is None and found.disk > 0
 
 
-@pytest.mark.parametrize("told", [Forecast(6, 2, 10**7), Forecast(6, 2, 10**7, 0.013, 0.1, 4 * 10**8)])
-def test_an_event_has_all_facts(told: Forecast) -> None:
-    assert Forecast.of(json.loads(json.dumps(told.fields | {"who": "", "event": "forecast"}))) == told
+@pytest.mark.parametrize("reported", [Forecast(6, 2, 10**7), Forecast(6, 2, 10**7, 0.013, 0.1, 4 * 10**8)])
+def test_an_event_has_all_fields(reported: Forecast) -> None:
+    assert Forecast.of(json.loads(json.dumps(reported.fields | {"who": "", "event": "forecast"}))) == reported
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_frozen_part_begins_when_it_is_thawed(make: Callable) -> None:
+def test_a_frozen_part_starts_training_when_it_is_thawed(make: Callable) -> None:
     """Its slots and its count of steps too; without a gradient it does not count for the norm."""
     compare(make, frozen={"0.*": 7, "2.weight": 4}, clip=0.1)
 
@@ -75,7 +75,7 @@ def test_a_schedule_scales_all_groups_by_the_first_of_all() -> None:
     assert torch.equal(program.scalars, torch.tensor([[0.5, 1.5]] * 2))
 
 
-def test_optimizers_that_do_not_go_together_are_refused() -> None:
+def test_incompatible_optimizers_are_refused() -> None:
     def overlapping(parameters) -> list[optim.Optimizer]:
         parameters = list(parameters)
         return [optim.SGD(parameters, lr=0.1), optim.Adam(parameters[:1], lr=0.1)]

@@ -63,7 +63,7 @@ def compute(folder: Path, bundle: Bundle, insist: Callable, halt: int = 0, keep:
 
 
 def diverged(folder: Path, bundle: Bundle, insist: Callable) -> Store:
-    """A run that is recorded as diverged at step 3."""
+    """A run recorded as diverged at step 3."""
     store = compute(folder, bundle, insist, STOP.step)
     insist(lambda: store.diverged(STOP))
     return store
@@ -87,7 +87,7 @@ class Full:
 
 
 @pytest.mark.parametrize("run", [compute, diverged])
-def test_every_write_of_a_run_is_made_again(
+def test_every_failed_write_of_a_run_is_repeated(
     bundle: Bundle,
     run: Callable[..., Store],
     tmp_path: Path,
@@ -110,7 +110,7 @@ def test_every_write_of_a_run_is_made_again(
         shutil.rmtree(folder)
 
 
-def test_a_disk_that_does_not_even_cut_or_remove_is_waited_for(
+def test_a_disk_that_refuses_truncation_and_removal_is_waited_for(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under a quota that counts every change. A state that cannot be removed stays."""
@@ -140,13 +140,15 @@ def test_a_disk_that_does_not_even_cut_or_remove_is_waited_for(
     assert len(refused) > 2
 
 
-def test_without_an_agent_it_is_one_sentence(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_agent_a_full_disk_is_one_sentence(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Full(monkeypatch, 4)
     with pytest.raises(VgameError, match="cannot be written: No space left on device"):
         compute(tmp_path, bundle, once)
 
 
-def test_a_run_is_gone_on_with_on_a_full_disk(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_resumed_on_a_full_disk(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restarted agent writes nothing before new data, also after a kill that left a check without its root."""
     folder, whole = tmp_path / "run", tmp_path / "whole"
     compute(whole, bundle, once)

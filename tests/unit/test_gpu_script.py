@@ -22,13 +22,13 @@ without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a G
 
 
 @without_gpu
-def test_make_gpu_without_one() -> None:
+def test_make_gpu_without_a_gpu() -> None:
     run = forked.run([sys.executable, str(ROOT / "scripts/gpu.py")], cwd=ROOT)
     assert run.returncode == 1
     assert run.stderr.strip() == "make gpu needs a CUDA GPU, and torch finds none; nothing was checked"
 
 
-def test_a_part_that_fails_loses_nothing_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_part_loses_no_results_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every part is a process: one ends well, one prints an error, one hangs; parts without time are named."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     gpu = importlib.import_module("gpu")

@@ -71,7 +71,7 @@ def _layers(weights, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _asked(m: Net, x: torch.Tensor) -> torch.Tensor:
+def _tests_for_parameters(m: Net, x: torch.Tensor) -> torch.Tensor:
     x = _layers([w for w in m.parameters() if isinstance(w, nn.Parameter) and w.shape == (3, 3)], x)
     if isinstance(m.special, Special) and not isinstance(m.first.weight, Special):
         x = x * m.special * getattr(m.special, "factor", 1.0)
@@ -97,7 +97,7 @@ FORWARD: dict[str, Forward] = {
     "a slice of a list": lambda m, x: m.last(_layers(m.each[:-1], x)),
     "a list made of parameters": lambda m, x: m.last(_layers(nn.ParameterList([m.each[0], m.each[2]]), x)),
     "a copied dictionary": lambda m, x: m.last(x * sum(m.named.copy().values())),
-    "what is a parameter": _asked,
+    "what is a parameter": _tests_for_parameters,
 }  # fmt: skip
 
 
@@ -106,12 +106,12 @@ def test_parameters_move_as_in_torchs_loop(name: str) -> None:
     compare(Case(lambda: Net(FORWARD[name]), lambda: {"x": torch.randn(10, 3)}, steps=2, recorded=False))
 
 
-def test_a_buffer_of_torchs_class_is_one() -> None:
-    def _asked_of_a_buffer(m: Net, x: torch.Tensor) -> torch.Tensor:
+def test_a_buffer_of_torchs_class_is_recognised() -> None:
+    def _tests_for_a_buffer(m: Net, x: torch.Tensor) -> torch.Tensor:
         assert isinstance(m.kept, nn.Buffer)
         return m.last(x)
 
-    assert lowered(Net(_asked_of_a_buffer)).program.operators
+    assert lowered(Net(_tests_for_a_buffer)).program.operators
 
 
 def squares(model: nn.Module, batch) -> torch.Tensor:
@@ -141,7 +141,7 @@ def test_a_loss_that_calls_backward_is_refused_with_its_line(loss) -> None:
         lowered(Net(lambda m, x: m.last(m.first(x))), loss=loss)
 
 
-def test_gradients_inside_a_loss_that_it_clears_are_its_own() -> None:
+def test_a_loss_may_compute_gradients_that_it_clears() -> None:
     def loss(model: nn.Module, batch) -> torch.Tensor:
         x = batch["x"].clone().requires_grad_()
         squares(model, {"x": x}).backward()

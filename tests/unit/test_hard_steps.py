@@ -83,7 +83,7 @@ def test_a_long_step_is_measured_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
     assert whole.worst / 4 < part.worst < 4 * whole.worst
 
 
-def test_the_longest_way_leads_to_the_same_words() -> None:
+def test_the_slowest_path_gives_the_same_words() -> None:
     a, b = torch.randn(1, 40, 70), torch.randn(1, 30, 70)
     a[0, 3, 5], b[0, 2, 1] = torch.inf, torch.nan
     index = torch.randint(-1, 9, (1, 70)).int()
@@ -95,7 +95,7 @@ def test_the_longest_way_leads_to_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("mode", ["correct", "logged"])
-def test_a_step_that_is_measured_is_the_same_step(mode: str) -> None:
+def test_measuring_a_step_changes_no_word(mode: str) -> None:
     job = JobFile(
         model="vgame.tasks.digits:task", args={"batch": 8}, seed=1, steps=2, interval=1, schedule={"lr": "0.1"}
     )

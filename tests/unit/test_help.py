@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "commands.md").read_text()
 
 
-def test_every_command_that_is_shown_stands_in_a_group() -> None:
+def test_every_visible_command_is_in_a_group() -> None:
     shown = [c for c in app.registered_commands if not c.hidden] + list(app.registered_groups)
     assert {c.rich_help_panel for c in shown} == {ALONE, ON_CHAIN, LOOK, TOOLS}
 
@@ -103,17 +103,17 @@ class Deployer:
 
 
 def test_a_deployment_reports_its_progress() -> None:
-    heard: list[tuple[int, int, str]] = []
+    reported: list[tuple[int, int, str]] = []
 
     class Listener(NullProgress):
         def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
-            heard.append((done, total, detail))
+            reported.append((done, total, detail))
 
     assert deploy_game(Deployer(), listener=Listener()) == "0xVerificationGame"  # type: ignore[arg-type]
-    assert [done for done, _, _ in heard] == [0, 1, 2, 3, 4, 5, 6] and {total for _, total, _ in heard} == {6}
-    assert {name for _, _, name in heard} >= {"Referee", "Logged", "Settlement", "Delivery", "VerificationGame"}
+    assert [done for done, _, _ in reported] == [0, 1, 2, 3, 4, 5, 6] and {total for _, total, _ in reported} == {6}
+    assert {name for _, _, name in reported} >= {"Referee", "Logged", "Settlement", "Delivery", "VerificationGame"}
 
 
-def test_the_report_is_no_file_of_the_repository() -> None:
+def test_the_report_is_not_a_file_of_the_repository() -> None:
     done = subprocess.run(["git", "check-ignore", "vgame-report.html"], cwd=ROOT, capture_output=True)
     assert done.returncode == 0

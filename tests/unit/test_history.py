@@ -91,7 +91,7 @@ def peak(what: str, words: int) -> int:
 
 
 @pytest.mark.wide
-def test_a_dispute_needs_little_more_memory_than_a_step_that_is_looked_at() -> None:
+def test_a_dispute_needs_little_more_memory_than_an_observed_step() -> None:
     """Beyond the bounded cache: the operands of one operator for a while, and the hashes over one tensor."""
     size = 4 * WORDS
     for words in (1024, WORDS):
@@ -101,7 +101,7 @@ def test_a_dispute_needs_little_more_memory_than_a_step_that_is_looked_at() -> N
     assert dispute < step + size
 
 
-def test_a_rehearsal_leaves_nothing(tmp_path: Path) -> None:
+def test_a_rehearsal_leaves_the_caches_empty(tmp_path: Path) -> None:
     job = JobFile(
         model="vgame.tasks.digits:task", args={"batch": 4}, seed=1, steps=2, interval=1, schedule={"lr": "0.1"}
     )

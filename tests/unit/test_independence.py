@@ -46,7 +46,7 @@ def test_errors_within_the_bound_change_no_root(bundles: dict[str, Bundle], name
     assert roots(bundles[name], perturbed_products(kind), steps) == roots(bundles[name], nullcontext(), steps)
 
 
-def test_errors_beyond_the_bound_do(bundles: dict[str, Bundle]) -> None:
-    """The red twin."""
+def test_errors_beyond_the_bound_change_a_root(bundles: dict[str, Bundle]) -> None:
+    """Red twin."""
     broken = perturbed_products("midpoint", 2.0**26)
     assert roots(bundles["digits"], broken, 1) != roots(bundles["digits"], nullcontext(), 1)

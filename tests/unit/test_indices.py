@@ -41,7 +41,7 @@ DATA = {
 
 
 @pytest.mark.parametrize(("data", "error", "expected"), DATA.values(), ids=DATA)
-def test_data_that_does_not_fit_is_refused(data, error: type[Exception], expected: str) -> None:
+def test_invalid_data_is_refused(data, error: type[Exception], expected: str) -> None:
     with pytest.raises(error, match=expected):
         lowered(Made(lambda m, x: x), data())
 
@@ -100,7 +100,7 @@ def test_integers_beyond_32_bits_are_refused(formula, expected: str | None) -> N
             order()
 
 
-def test_a_label_that_is_ignored_is_in_range() -> None:
+def test_an_ignored_label_is_in_range() -> None:
     labels = torch.arange(8) % 3
     labels[2] = -100
     assert lowered(Made(lambda m, x: x), {"x": torch.ones(8, 3), "label": labels}, _classify).program.operators

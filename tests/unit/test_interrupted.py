@@ -91,7 +91,7 @@ def run(begun: Path, tmp_path: Path) -> Path:
     return shutil.copytree(begun, tmp_path / "run")
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(bundle: Path, whole: str, run: Path) -> None:
+def test_a_killed_run_is_resumed_to_the_same_bits(bundle: Path, whole: str, run: Path) -> None:
     killed_after(bundle, run, committed(run) + 1)
     assert committed(run) < STEPS // INTERVAL
     code, last, _ = finish(start(bundle, run))
@@ -119,7 +119,7 @@ def test_a_second_writer_is_refused_and_leftovers_of_a_kill_are_removed(bundle: 
         late.lock()
 
 
-def test_roots_that_were_damaged_are_not_continued_or_used(bundle: Path, whole: str, run: Path) -> None:
+def test_damaged_roots_are_neither_continued_nor_used(bundle: Path, whole: str, run: Path) -> None:
     """The root of a state that is not kept: no other check would detect it."""
     for ended in (False, True):
         if ended:

@@ -1,5 +1,4 @@
-"""`vgame locate` on two runs in mode `logged` that truly differ: other devices, thresholds that are too small, a
-tampered log."""
+"""`vgame locate` on two different runs in mode `logged`: another device, too small a threshold, a tampered log."""
 
 from __future__ import annotations
 

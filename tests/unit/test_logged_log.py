@@ -37,7 +37,7 @@ def equal(x: Entries, y: Entries) -> bool:
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
-def test_encodings_are_inverted(encoding: Encoding) -> None:
+def test_decoding_inverts_encoding(encoding: Encoding) -> None:
     dice = np.random.default_rng(1)
     for elements in (1, 2, 4, 5, 6, 99, 1000):
         for share in (0.0, 0.01, 0.3, 0.9, 1.0):
@@ -60,7 +60,7 @@ def test_sparse_is_near_the_entropy() -> None:
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
-def test_bytes_that_no_entries_give_are_refused_or_mean_other_entries(encoding: Encoding) -> None:
+def test_changed_bytes_are_refused_or_mean_other_entries(encoding: Encoding) -> None:
     """Every single byte changed: never the same entries again."""
     one = Entries(np.array([3, 4, 40]), np.array([True, False, True]))
     data = encode(one, 60, encoding)
@@ -120,7 +120,7 @@ def test_a_log_is_read_back_and_appended(log: LogFile) -> None:
     assert reopened(log).steps == 2 and reopened(log).read(2).keys() == steps(5)[2].keys()
 
 
-def test_cut_anywhere_it_reads_up_to_the_last_whole_step(log: LogFile) -> None:
+def test_a_truncated_log_is_read_up_to_its_last_whole_step(log: LogFile) -> None:
     data = log.path.read_bytes()
     ends = [HEADER, *(r.start + r.length + 4 for r in log.records)]
     for size in range(HEADER, len(data)):
@@ -171,7 +171,7 @@ def test_reordered_and_replaced_records_are_refused(log: LogFile) -> None:
         reopened(log)
 
 
-def test_a_foreign_log_is_refused(log: LogFile) -> None:
+def test_a_log_of_another_job_is_refused(log: LogFile) -> None:
     with pytest.raises(LogError, match="the log of another job"):
         LogFile(log.path, log.program, bytes(32), 32)
     with pytest.raises(LogError, match="is a log for 32 bits"):

@@ -100,7 +100,7 @@ def test_a_killed_trainer_resumes(run: Path, bundle: Path, tmp_path: Path) -> No
         assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes(), name
 
 
-def test_a_damaged_root_of_a_log_is_noticed_before_anything_is_claimed(run: Path) -> None:
+def test_a_damaged_root_of_a_log_is_detected_before_a_claim(run: Path) -> None:
     open_run(run).check()
     roots = bytearray((run / "logs.bin").read_bytes())
     roots[40] ^= 1
@@ -178,7 +178,7 @@ def test_effects_of_a_tampering_trainer(run: Path, bundle: Path, tmp_path: Path)
     raise AssertionError("no sum of these steps lies at a midpoint")
 
 
-def test_without_the_entries_tampering_is_a_difference(bundle: Path, tmp_path: Path) -> None:
+def test_tampering_without_log_entries_is_a_difference(bundle: Path, tmp_path: Path) -> None:
     """A trainer that computes with the tampered values but does not log them does not match."""
     store, _ = tampered(bundle, tmp_path / "run", lambda positions, s, enclose: [7])
     honest = LoggedStore(tmp_path / "honest", store.bundle)

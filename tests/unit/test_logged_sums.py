@@ -177,7 +177,7 @@ def test_a_sum_one_unit_beside_a_midpoint(middle: int, unit: float, bits: int, a
         assert trainer.entries().positions.tolist() == list(range(len(seen)))
 
 
-def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_do_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logging and following tile by tile equals that of the whole: every entry has its place in the whole result."""
     rows, terms = draw("normal", (200, 150), 5), draw("normal", (3, 20, 90), 7)
     for x in (rows, terms):  # large terms that cancel: every few sums have an entry
@@ -225,7 +225,7 @@ def test_an_entry_of_a_device_that_adds_in_any_order(variant: Variant) -> None:
     assert words(out.view(-1)) == [0x3F800000] and site.doubtful == [0] and not site.refused
 
 
-def test_without_the_log_the_devices_part() -> None:
+def test_without_the_log_the_devices_differ() -> None:
     """The damaged twin: the same sums, the auditor's log empty."""
     compute = cases("normal")["dot"]
     with perturbed("up"):
@@ -250,7 +250,7 @@ def test_passes_and_compiled_loops_agree() -> None:
             assert set(log_x.positions) ^ set(log_y.positions) == set(), (kind, name)
 
 
-def test_an_arbitrary_log_is_followed_alike_by_passes_and_compiled_loops() -> None:
+def test_passes_and_compiled_loops_follow_an_arbitrary_log_alike() -> None:
     """Equal words, corrections, doubtful and refused entries, near midpoints and far from them."""
     dice, seen = np.random.default_rng(5), set()
     for kind in KINDS:

@@ -58,7 +58,7 @@ def test_every_element_opens_to_its_log_entry() -> None:
                 assert opening.root(index) == root and len(opening.path) == 2 + 2 + (3 if operator == 0 else 0)
 
 
-def test_an_opening_leads_nowhere_from_another_place() -> None:
+def test_an_opening_fails_at_another_place() -> None:
     root = interval_root(program(), STEPS)
     opening = open_entry(program(), STEPS, 1, 0, 128)
     index = place(program(), 1, 0, 128)

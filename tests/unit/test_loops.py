@@ -70,7 +70,7 @@ def test_a_damaged_cache_is_not_read(right: tuple[Path, str]) -> None:
         assert hashed(cache, disk) == digests
 
 
-def test_a_bit_that_has_changed_is_seen(right: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_changed_bit_is_detected(right: tuple[Path, str], tmp_path: Path) -> None:
     """Also damage in the machine code, which would change words."""
     shutil.copytree(right[0], tmp_path, dirs_exist_ok=True)
     changed = {path: data.index(b"\x7fELF") + 2000 for path in tmp_path.rglob("*.nbc") if (data := path.read_bytes())}
@@ -176,7 +176,7 @@ def test_a_loop_is_recompiled_after_a_change_of_its_callee(
     assert sum(loop.stats.cache_hits.values()) == 1
 
 
-def test_loops_that_hold_other_numbers_are_other_loops() -> None:
+def test_loops_with_other_constants_are_compiled_separately() -> None:
     def times(factor: int) -> Callable[[int], int]:
         return compiled_loop()(lambda x: factor * x)
 
@@ -185,7 +185,7 @@ def test_loops_that_hold_other_numbers_are_other_loops() -> None:
     assert [calling(calling(times(factor)))(3) for factor in (10, 20, 10)] == [30, 60, 30]
 
 
-def test_loops_that_differ_in_little_are_other_loops() -> None:
+def test_loops_with_small_differences_are_compiled_separately() -> None:
     """In a constant, in a function that has the same name, in an option."""
     constants = [compiled_loop()(lambda x: 1000 * x), compiled_loop()(lambda x: 2000 * x)]
     assert [loop(3) for loop in constants] == [3000, 6000]
@@ -218,8 +218,8 @@ def elementary(cache: Path, before: str = "") -> subprocess.Popen:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def told(*processes: subprocess.Popen) -> list[tuple[list[list[int]], list[int]]]:
-    """The words that each computed, and whether the loops were in the cache."""
+def outputs(*processes: subprocess.Popen) -> list[tuple[list[list[int]], list[int]]]:
+    """The words computed by each process, and whether the loops were in the cache."""
     texts = [process.communicate(timeout=300)[0] for process in processes]
     assert not any(process.returncode for process in processes)
     return [json.loads(text) for text in texts]
@@ -229,7 +229,7 @@ def told(*processes: subprocess.Popen) -> list[tuple[list[list[int]], list[int]]
 def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[list[list[int]], list[int]]]]:
     """A cache filled by two simultaneous processes, and their output."""
     cache = tmp_path_factory.mktemp("together")
-    return cache, told(elementary(cache), elementary(cache))
+    return cache, outputs(elementary(cache), elementary(cache))
 
 
 def test_elementary_functions_are_compiled_by_one_process_each(
@@ -241,17 +241,17 @@ def test_elementary_functions_are_compiled_by_one_process_each(
     assert words == again and words[0] != words[1]
 
 
-def test_no_process_waits_for_ever_for_a_compiling_one(
+def test_the_wait_for_a_compiling_process_is_limited(
     together: tuple[Path, list[tuple[list[list[int]], list[int]]]],
 ) -> None:
-    """Its process may have been stopped."""
+    """The compiling process may be stopped."""
     cache, ((words, _), _) = together
     held = [os.open(folder, os.O_RDONLY) for folder in {path.parent for path in cache.rglob("*.nbc")}]
     for path in cache.rglob("*.nbc"):
         path.unlink()
     for folder in held:
         fcntl.flock(folder, fcntl.LOCK_EX)
-    (own,) = told(elementary(cache, "import vgame.system.jit\nvgame.system.jit._turn.MOST = 0.5\n"))
+    (own,) = outputs(elementary(cache, "import vgame.system.jit\nvgame.system.jit._turn.MOST = 0.5\n"))
     for folder in held:
         os.close(folder)
     assert own == [words, [0, 0]] and held

@@ -42,7 +42,9 @@ def executor(operators: list[Operator], world: World) -> Executor:
 
 
 @pytest.mark.parametrize(("bytes_more", "fits"), [(0, True), (-4, False)])
-def test_words_alive_at_once(monkeypatch: pytest.MonkeyPatch, bytes_more: int, fits: bool) -> None:
+def test_memory_is_counted_from_the_words_alive_at_once(
+    monkeypatch: pytest.MonkeyPatch, bytes_more: int, fits: bool
+) -> None:
     world = World(data=(torch.zeros(100),))
     memory = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 4 * (3 * WORDS + 100) + bytes_more}
     monkeypatch.setattr(os, "sysconf", memory.__getitem__)
@@ -53,7 +55,7 @@ def test_words_alive_at_once(monkeypatch: pytest.MonkeyPatch, bytes_more: int, f
         executor(OPERATORS, world).step(1, ())
 
 
-def test_a_job_of_another_account() -> None:
+def test_an_untrusted_job_beyond_any_memory_is_refused() -> None:
     most = 2**31 - 1
     every = [Philox(most) for _ in range(100)]
     readers = [Gather(1, 1, most, Ref(RefClass.DATA, 0), read(i), 0, True) for i in range(100)]
@@ -61,8 +63,8 @@ def test_a_job_of_another_account() -> None:
         executor([*every, *readers], World(data=(torch.zeros(1, dtype=torch.int32),))).step(1, ())
 
 
-def test_a_step_that_is_looked_at_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its maps are no chain: each output is in memory, also an expanded single word."""
+def test_an_observed_step_needs_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its maps form no chain: each output is in memory, also an expanded single word."""
     maps: list[Operator] = [Map(Function.IADD, (WORDS,), (immediate(1), immediate(2)), True)]
     maps += [added(i, i) for i in range(2)]
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 4 * 2 * WORDS - 4}.__getitem__)

@@ -1,4 +1,4 @@
-"""The command for disputes and alarms: it gets the event, and can neither block nor end the role."""
+"""The command for disputes and alarms: it receives the event, and can neither block nor end the role."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_disputes_and_alarms_are_handed_to_the_command(tmp_path: Path) -> None:
+def test_the_command_receives_disputes_and_alarms(tmp_path: Path) -> None:
     reporter = Reporter(who="auditor")
     observe(reporter, "auditor", command=writes(tmp_path / "told"))
     for event in ("stage", "sent", *sorted(NOTIFIED), "audited"):
         reporter.emit(event, f"text of {event}", job="ab")
     reporter.beat()
     until(lambda: len(lines(tmp_path / "told")) == len(NOTIFIED))
-    told = lines(tmp_path / "told")
-    assert [(t["event"], t["role"], t["text"], t["job"]) for t in told] == [
+    output = lines(tmp_path / "told")
+    assert [(t["event"], t["role"], t["text"], t["job"]) for t in output] == [
         (event, "auditor", f"text of {event}", "ab") for event in sorted(NOTIFIED)
     ]
-    assert all(abs(t["time"] - time.time()) < 60 for t in told)
+    assert all(abs(t["time"] - time.time()) < 60 for t in output)
 
 
 def test_a_command_does_not_have_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,11 +64,11 @@ def test_a_command_that_hangs_is_ended_with_its_children(
     for _ in range(100):  # more than may wait
         hear("alarm", {})
     assert time.monotonic() - begin < 0.4
-    told = ""
-    while "was killed because it still ran after 0.5 s; the trainer goes on" not in told:
+    output = ""
+    while "was killed because it still ran after 0.5 s; the trainer goes on" not in output:
         assert time.monotonic() - begin < 20
         time.sleep(0.02)
-        told += capsys.readouterr().err
+        output += capsys.readouterr().err
     until(lambda: beats.stat().st_size > 0)
     time.sleep(1.5)  # the waiting one is over too
     size = beats.stat().st_size
@@ -81,16 +81,16 @@ def test_a_failing_command_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, why: str
 ) -> None:
     monkeypatch.setattr("vgame.agents.notify.shutil.which", lambda name: name)
-    hear, told = notify(command, "monitor"), ""
+    hear, output = notify(command, "monitor"), ""
     hear("alarm", {})
     hear("alarm", {})
     end = time.monotonic() + 20
-    while why not in told and time.monotonic() < end:
+    while why not in output and time.monotonic() < end:
         time.sleep(0.05)
-        told += capsys.readouterr().err
+        output += capsys.readouterr().err
     time.sleep(0.3)
-    told += capsys.readouterr().err
-    assert told.count(why) == 1 and "the monitor goes on" in told
+    output += capsys.readouterr().err
+    assert output.count(why) == 1 and "the monitor goes on" in output
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_a_failing_command_is_reported_once(
     ["sh -c 'exit 3' https://hook.example/sesame", "no-such-program https://hook.example/sesame", "sh 'sesame",
      "https://user:sesame@hook.example/sesame?key=sesame"],
 )  # fmt: skip
-def test_no_message_has_the_arguments(capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_no_message_shows_the_arguments(capsys: pytest.CaptureFixture[str], command: str) -> None:
     """They may hold the key of a hook, and a service's messages are kept."""
-    told, end = "", time.monotonic() + 20
+    output, end = "", time.monotonic() + 20
     try:
         notify(command, "monitor")("alarm", {})
-        while "exit code 3" not in told and time.monotonic() < end:
+        while "exit code 3" not in output and time.monotonic() < end:
             time.sleep(0.05)
-            told += capsys.readouterr().err
+            output += capsys.readouterr().err
     except VgameError as error:
-        told = str(error)
-    assert "--notify" in told and "sesame" not in told, told
+        output = str(error)
+    assert "--notify" in output and "sesame" not in output, output
 
 
 @pytest.mark.parametrize("command", ["", "no-such-program-at-all --x", "sh 'half"])
@@ -117,7 +117,7 @@ def test_an_invalid_command_is_refused_at_once(command: str) -> None:
         notify(command, "auditor")
 
 
-def test_a_command_that_reads_nothing_stops_nothing(tmp_path: Path) -> None:
+def test_a_command_that_does_not_read_its_input_blocks_nothing(tmp_path: Path) -> None:
     hear = notify(f"sh -c 'echo x >> {tmp_path}/runs'", "auditor")
     for _ in range(3):
         hear("dispute", {"text": "x" * 2**20})

@@ -50,7 +50,7 @@ class ByValues(optim.SGD):
 
 
 class AllAtOnce(optim.SGD):
-    """It computes with several parameters at once."""
+    """Computes with several parameters at once."""
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
@@ -154,7 +154,7 @@ def test_a_played_optimizer_follows_the_schedule_of_the_job() -> None:
     assert torch.equal(program.scalars[:, 0], -torch.tensor([0.5, 0.375, 0.25, 0.125]))
 
 
-def test_an_unusual_first_step_is_a_form_of_its_own() -> None:
+def test_a_different_first_step_is_selected_by_a_scalar() -> None:
     """The first step's momentum is the gradient itself: a scalar selects it."""
     program = lowered(OPTIMIZERS["SGD, maximize"])
     assert any(torch.equal(c, torch.tensor([0.0] + [1.0] * (STEPS - 1))) for c in program.scalars.unbind(1))

@@ -105,7 +105,7 @@ FOLLOWED = [
 
 @pytest.mark.parametrize("step", FOLLOWED)
 @pytest.mark.parametrize("build", of_many([network, equal_layers], network))
-def test_a_step_is_followed_to_the_letter(step: Callable, build: Callable) -> None:
+def test_a_program_computes_a_users_own_step(step: Callable, build: Callable) -> None:
     compare(optimizer_of(step), build=build)
 
 
@@ -117,7 +117,7 @@ def test_the_memory_of_a_rebound_parameter_is_not_taken_for_a_later_tensor() -> 
 
 
 class Ahead(optim.Optimizer):
-    """A wrapper: groups and state are those of the optimizer within."""
+    """A wrapper with the groups and the state of the wrapped optimizer."""
 
     def __init__(self, inner: optim.Optimizer) -> None:
         super().__init__([p for g in inner.param_groups for p in g["params"]], {"lr": inner.param_groups[0]["lr"]})
@@ -239,12 +239,12 @@ def test_unsupported_steps_are_named(step: Callable, expected: str) -> None:
         lowered(optimizer_of(step), build=equal_layers)
 
 
-def test_a_rate_has_one_owner() -> None:
+def test_a_rate_set_by_optimizer_and_schedule_is_refused() -> None:
     with pytest.raises(ProgramError, match=r"changes its lr in step 1, which the job's \[schedule\] sets"):
         lowered(optimizer_of(lowers_its_rate), schedule=Schedule(lr="0.1"))
 
 
-def test_functions_that_a_copy_shares_with_the_original() -> None:
+def test_schedulers_with_shared_state_are_refused_and_with_a_table_accepted() -> None:
     def by_itself(o: optim.Optimizer) -> list:
         return [lr_scheduler.LambdaLR(o, lambda t: 1 / (1 + o.param_groups[0]["lr"]))]
 
@@ -282,7 +282,7 @@ def test_a_list_that_a_scheduler_changes_in_place_is_seen() -> None:
     compare(adam, lambda o: [Betas(o)])
 
 
-def test_a_step_that_is_not_its_class_s_is_refused() -> None:
+def test_a_replaced_or_hooked_step_is_refused() -> None:
     def replaced(parameters) -> optim.Optimizer:
         optimizer = optim.SGD(parameters, lr=0.1)
         optimizer.step = types.MethodType(lambda self, closure=None: None, optimizer)
@@ -298,7 +298,7 @@ def test_a_step_that_is_not_its_class_s_is_refused() -> None:
         handle.remove()
 
 
-def test_a_part_of_a_step_that_a_class_writes_anew_takes_the_rule_away() -> None:
+def test_a_subclass_that_overrides_a_part_of_a_step_does_not_use_the_rule() -> None:
     class Doubled(optim.SGD):
         def _init_group(self, group, params, grads, momenta) -> bool:
             sparse = super()._init_group(group, params, grads, momenta)
@@ -326,7 +326,7 @@ def test_a_scheduler_that_ends_before_the_job(name: str) -> None:
 
 @pytest.mark.parametrize("make", [optim.SGD, optim.Adam, optim.Adafactor])
 @pytest.mark.parametrize("rate", [None, "0.1"])
-def test_a_rate_that_is_no_number(make: Callable, rate: object) -> None:
+def test_a_rate_that_is_not_a_number_is_refused(make: Callable, rate: object) -> None:
     def without(p) -> optim.Optimizer:
         optimizer = make(p, lr=0.1)
         optimizer.param_groups[0]["lr"] = rate

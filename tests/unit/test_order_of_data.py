@@ -75,7 +75,7 @@ def test_sequential_samples_come_one_after_the_other_and_begin_again() -> None:
     assert read(5, 2, 4, order="sequential") == [[0, 1], [2, 3], [4, 0], [1, 2]]
 
 
-def test_a_stream_reads_on_where_it_stopped() -> None:
+def test_a_stream_continues_at_its_last_position() -> None:
     """Three rows of four samples; the thirteenth belongs to none."""
     assert read(13, 3, 5, order="streams") == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11], [0, 4, 8]]
 
@@ -85,11 +85,11 @@ def test_streams_with_several_batches_a_step() -> None:
     assert read(8, 2, 3, order="streams", accumulate=2) == [[1, 5], [3, 7], [1, 5]]
 
 
-def test_streams_of_windows_are_stretches_of_the_data() -> None:
+def test_streams_of_windows_are_contiguous_parts_of_the_data() -> None:
     assert read(24, 2, 4, order="streams", window=4, stride=4) == [[0, 12], [4, 16], [8, 20], [0, 12]]
 
 
-def test_shuffled_is_the_permutation_that_it_was() -> None:
+def test_shuffled_order_is_the_default_permutation() -> None:
     plain = lowered(task_of(Seen(2), 8, 2), 3)
     named = lowered(task_of(Seen(2), 8, 2, order="shuffled"), 3)
     assert plain.program.root == named.program.root
@@ -104,7 +104,7 @@ def test_a_state_per_row_in_shuffled_order_is_refused_by_name() -> None:
         assert lowered(task_of(Carried(4), 16, 4, order=order), 2).program.operators
 
 
-def test_another_state_in_shuffled_order_is_warned_about() -> None:
+def test_other_carried_state_in_shuffled_order_causes_a_warning() -> None:
     with pytest.warns(UserWarning, match=r"carries 0\.parametrizations"):
         model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(1, 5)), nn.Tanh())
         lowered(
@@ -143,7 +143,7 @@ def test_running_statistics_are_not_carried() -> None:
         (64, {"order": "streams", "window": 4, "stride": 2}, "only with stride = 4"),
     ],
 )
-def test_orders_that_do_not_fit_are_refused(samples: int, options: dict, expected: str) -> None:
+def test_invalid_orders_are_refused(samples: int, options: dict, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(task_of(Seen(4), samples, 4, **options), 2)
 

@@ -147,7 +147,7 @@ def layouts(x: torch.Tensor) -> Iterator[Matrix]:
 
 @pytest.mark.parametrize("batches", [(1, 1), (3, 1), (1, 3), (3, 3)])
 @pytest.mark.parametrize("k", [5, 300])
-def test_rows_are_read_where_they_lie(batches: tuple[int, int], k: int) -> None:
+def test_rows_are_read_in_place(batches: tuple[int, int], k: int) -> None:
     a, b = draw("normal", batches[0], 14, k), draw("normal", batches[1], 19, k, seed=1)
     expected = sums_of(a, b)
     for x, y in itertools.chain(((x, b) for x in layouts(a)), ((a, y) for y in layouts(b))):
@@ -165,7 +165,7 @@ def test_infinities_and_nan_stay_in_their_rows() -> None:
     assert words(sums.float().nan_to_num(torch.nan) + 0.0) != [] and words(dot(a, b)) == dot_words(a, b)
 
 
-def test_a_process_that_flushes_subnormal_numbers() -> None:
+def test_words_in_a_process_that_flushes_subnormal_numbers() -> None:
     """The kernel sets the processor's modes, and restores them."""
     a, b = torch.full((1, 7, 9), LEAST), torch.full((1, 9, 9), 1.0)
     try:

@@ -42,7 +42,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "copy"))
 
 
-def test_the_same_word_as_one_process(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verdict_is_that_of_one_process(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     one, two = (vgame.audit(run, workers=n, progress=lambda *told: seen.append(told[3])) for n in (1, 2))
     assert one == two and two.match and two.checked == (1, 2, 3, 4, 5, 6)
@@ -55,7 +55,7 @@ def test_the_lowest_difference_is_reported(copy: Path) -> None:
     assert not two.match and (one.differs, one.mine) == (two.differs, two.mine) == (3, one.mine)
 
 
-def test_a_state_that_is_there_for_one_process_only(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_visible_to_one_process_only(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server may claim missing states when the parts are cut; a part must not be executed from step 1."""
     store = open_run(copy)
     monkeypatch.setattr(store, "nearest", lambda c: c)
@@ -64,7 +64,9 @@ def test_a_state_that_is_there_for_one_process_only(copy: Path, monkeypatch: pyt
         audit_in_parallel(store, "default", [3], Workers(2), NULL_PROGRESS)
 
 
-def test_a_killed_worker_costs_its_part_only(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_part_of_a_killed_worker_is_repeated(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls, audit = [], _Worker.audit
 
     def killed_once(self: _Worker, part):
@@ -111,7 +113,7 @@ def test_a_worker_that_hangs_is_named_and_its_part_executed_by_another(
         os.kill(pid, 0)
 
 
-def test_time_without_a_step_counts_not_time_of_a_part() -> None:
+def test_the_timeout_limits_the_time_without_a_step_not_the_time_of_a_part() -> None:
     """Signs of life every 0.3 s for 1.8 s, with 1.5 s allowed; then silence."""
     worker = _Worker.__new__(_Worker)
     code = "import time\nfor n in range(6): print('{\"begins\": %d}' % n, flush=True); time.sleep(0.3)\ntime.sleep(60)"
@@ -126,7 +128,7 @@ def test_time_without_a_step_counts_not_time_of_a_part() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 2_000_001, float("nan"), float("inf")])
-def test_a_timeout_that_is_none(run: Path, timeout: float) -> None:
+def test_an_invalid_timeout_is_refused(run: Path, timeout: float) -> None:
     with pytest.raises(
         vgame.VgameError, match=r"--timeout .*: a number of seconds above 0 and up to 2,000,000 is expected"
     ):
@@ -216,7 +218,7 @@ def test_a_record_of_another_run_is_ignored(run: Path, tmp_path: Path) -> None:
 ROOTS = ("roots.bin", "checks.bin")
 
 
-def test_a_run_that_is_another_one_for_the_workers(
+def test_a_run_that_changes_before_its_workers_read_it_is_refused(
     run: Path, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cheat's roots exist when the audit begins, honest ones when its workers read: this must be no MATCH and no
@@ -253,7 +255,7 @@ def test_a_run_that_grows_meanwhile_is_audited_as_far_as_it_went(
     assert found.match and found.checked == (1, 2, 3, 4) and not found.complete
 
 
-def test_losses_that_were_changed_after_the_record(copy: Path, tmp_path: Path) -> None:
+def test_losses_changed_after_the_record_are_found(copy: Path, tmp_path: Path) -> None:
     assert vgame.audit(copy, record=tmp_path / "record").match
     losses = bytearray((copy / "losses.bin").read_bytes())
     losses[4 * 9] ^= 1
@@ -263,7 +265,7 @@ def test_losses_that_were_changed_after_the_record(copy: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("held", ["bytes", "folder", "pipe", "link"])
-def test_a_record_that_is_none(run: Path, tmp_path: Path, held: str) -> None:
+def test_an_invalid_record_is_refused(run: Path, tmp_path: Path, held: str) -> None:
     """One sentence, without a traceback; nothing is written through a link, and a pipe is not waited for."""
     path, target = tmp_path / "record", tmp_path / "target"
     make = {"bytes": lambda: path.write_bytes(b"\xff\n"), "folder": path.mkdir, "pipe": lambda: os.mkfifo(path),

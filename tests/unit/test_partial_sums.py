@@ -92,7 +92,7 @@ def test_a_rank_without_terms():
     assert all(torch.equal(part, certified.sum_rows(a).view(1)) for part in found)
 
 
-def test_patches_are_read_where_they_lie():
+def test_patches_are_read_in_place():
     """The gradient of a convolution's weights: the terms are pixels, and rows of patches are folded."""
     pictures, over = draw("normal", 4, 16, 34, 34, seed=5), draw("normal", 1, 8, 4 * 1024, seed=6)
 

@@ -73,7 +73,7 @@ def test_a_state_that_is_not_finite(digits):
         assert [words(t) for t in found.state] == [words(t) for t in wanted.state]
 
 
-def test_results_of_a_step_stay(digits):
+def test_later_steps_do_not_change_earlier_results(digits):
     planned = executor_of(digits, plans=True)
     state = planned.initial(digits.state)
     first = planned.step(1, state)
@@ -83,7 +83,7 @@ def test_results_of_a_step_stay(digits):
     assert [words(t) for t in state] == [words(t) for t in planned.initial(digits.state)]
 
 
-def test_two_threads_step_one_executor(digits):
+def test_two_threads_may_use_one_executor(digits):
     planned, ordinary = executor_of(digits, plans=True), executor_of(digits, plans=False)
     state = planned.initial(digits.state)
     wanted = [[words(t) for t in ordinary.step(step, state).state] for step in (1, 2)]
@@ -132,7 +132,7 @@ def test_a_program_whose_results_are_its_inputs(digits):
     assert [words(t) for t in found] == [words(t) for t in wanted] and found[0] is state[0]
 
 
-def test_memory_is_used_again():
+def test_memory_is_reused():
     memory = Memory()
     first = memory.take(100)
     memory.hold(first)
@@ -207,7 +207,7 @@ def test_a_product_of_folded_rows(family):
 
 
 def test_all_ways_of_a_product_are_taken(monkeypatch):
-    """No sum is open, a few are, too many are, a row is not finite."""
+    """Open sums: none, a few, too many; or a row is not finite."""
     a, b, out = torch.empty(1, 20, 64), torch.empty(1, 20, 64), torch.empty(1, 20, 20)
     tile, on = PlannedTile(a, b, out, False, 0, Workspace()), []
     monkeypatch.setattr(PlannedTile, "_go_on", lambda self, real=PlannedTile._go_on: on.append(self) or real(self))
@@ -234,7 +234,7 @@ def test_a_sum_of_changing_data(length):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sums_of_rows_that_lie_scattered(family):
+def test_sums_of_rows_that_are_not_contiguous(family):
     """Channels of pictures in runs, and rows beside each other."""
     pictures = draw(family, 3, 5, 20)
     folded = in_place(pictures.permute(1, 0, 2), (1, 5, 60), 0)
@@ -292,7 +292,7 @@ def test_after_an_interrupt_another_plan_is_made(digits):
     assert executor._plan is not first and first.launch(1, state) is None
 
 
-def test_a_step_that_makes_many_words_is_not_planned():
+def test_a_step_with_many_words_is_not_planned():
     """Few of them are alive at once."""
     half, operators = 1 << 19, []
     for index in range(40):
@@ -305,7 +305,7 @@ def test_a_step_that_makes_many_words_is_not_planned():
     assert executor._plan is False
 
 
-def test_a_plan_of_inference_mode_serves_outside(digits):
+def test_a_plan_made_in_inference_mode_works_outside_of_it(digits):
     executor = executor_of(digits, plans=True)
     state = executor.initial(digits.state)
     with torch.inference_mode():

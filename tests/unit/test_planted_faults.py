@@ -31,7 +31,7 @@ def code(text: str) -> str:
     return renumbered({"A": {"ir": text}})
 
 
-def test_code_that_other_numbers_name_is_the_same() -> None:
+def test_code_with_renumbered_names_is_the_same() -> None:
     first = "function f_12(a_3) -> b_40 { b_40 := g_7(a_3) }"
     assert code(first) == code("function f_13(a_5) -> b_4 { b_4 := g_700(a_5) }")
     assert code(first) != code(first.replace("g_7(a_3)", "g_7(b_40)"))
@@ -52,7 +52,7 @@ def test_the_first_failure_is_named_in_full(test: str, reason: str) -> None:
 
 @pytest.mark.node
 @pytest.mark.skipif(not (ROOT / "node_modules/solc").exists(), reason="the compiler is not installed")
-def test_a_compiler_that_stays_answers_each_line_as_one_that_starts() -> None:
+def test_a_persistent_compiler_answers_each_line_like_a_new_one() -> None:
     def given(body: str) -> str:
         content = f"pragma solidity 0.8.37; contract A {{ function f() external pure returns (uint) {{ {body} }} }}"
         selection = {"*": {"*": ["evm.bytecode.object"]}}

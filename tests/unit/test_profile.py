@@ -24,7 +24,7 @@ def digits() -> Bundle:
     return prepare(read_job_file(Path(vgame.tasks.__file__).parent / "digits.toml"))
 
 
-def test_a_run_that_had_ended_has_no_profile():
+def test_a_finished_run_has_no_profile():
     assert "the run had ended before" in Profile(digits().program).text()
 
 
@@ -45,7 +45,7 @@ def test_every_operator_is_counted_once():
     assert profile.text().count("\n") > len(names) and "contract dot" in profile.text()
 
 
-def test_watching_changes_no_bit():
+def test_profiling_changes_no_bit():
     executor = executor_of(digits(), "cpu")
     state = executor.initial(digits().state)
     expected = tensors_root(Kind.STATE, executor.step(1, state).state)

@@ -35,7 +35,7 @@ class Served(ThreadingHTTPServer):
 
     def __init__(self, folder: Path) -> None:
         self.faults: dict[str, list] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         super().__init__(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
         self.url = f"http://127.0.0.1:{self.server_port}"
         Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
@@ -47,7 +47,7 @@ class Served(ThreadingHTTPServer):
 class _Handler(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.lstrip("/")
-        self.server.asked.append(name)
+        self.server.requests.append(name)
         fault = self.server.faults.get(name, [0])
         if fault[0] > 0:
             fault[0] -= 1
@@ -180,21 +180,21 @@ def test_only_needed_data_are_fetched(run: Path, serve: Serve) -> None:
     server = serve(run)
     found = vgame.audit(server.url, segments=(3, 3))
     assert found == vgame.audit(run, segments=(3, 3)) and found.match
-    assert sorted({n for n in server.asked if "states" in n}) == [f"states/{s:010}.safetensors" for s in (8, 12, 24)]
-    server.asked.clear()
+    assert sorted({n for n in server.requests if "states" in n}) == [f"states/{s:010}.safetensors" for s in (8, 12, 24)]
+    server.requests.clear()
     assert vgame.audit(server.url) == vgame.audit(run)
-    assert not {f"states/{s:010}.safetensors" for s in (8, 12, 24)} & set(server.asked)  # they are kept
-    assert [n for n in server.asked if n.startswith("job")] == ["job/spec.json"]  # it has not changed
+    assert not {f"states/{s:010}.safetensors" for s in (8, 12, 24)} & set(server.requests)  # they are kept
+    assert [n for n in server.requests if n.startswith("job")] == ["job/spec.json"]  # it has not changed
 
 
 @pytest.mark.usefixtures("quick_workers")
-def test_by_workers(run: Path, serve: Serve, tmp_path: Path) -> None:
+def test_workers_audit_a_published_run(run: Path, serve: Serve, tmp_path: Path) -> None:
     assert vgame.audit(serve(run).url, workers=2, record=tmp_path / "record") == vgame.audit(run)
 
 
 @pytest.mark.parametrize("fault", [drop, cut, corrupt, refuse, stall, endless, boast, missing])
 @pytest.mark.parametrize("name", [STATE, "roots.bin", "job/initial.safetensors"])
-def test_a_fault_that_passes(run: Path, serve: Serve, fault: Callable, name: str) -> None:
+def test_a_temporary_fault_is_retried(run: Path, serve: Serve, fault: Callable, name: str) -> None:
     """Each piece is requested again; a missing one from a mirror."""
     server, mirror = serve(run), serve(run)
     server.faults[name] = [1, fault]
@@ -209,11 +209,11 @@ STAYS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "told"), STAYS)
-def test_a_fault_that_stays_is_named(run: Path, serve: Serve, cache: Path, fault: Callable, told: str) -> None:
+@pytest.mark.parametrize(("fault", "message"), STAYS)
+def test_a_permanent_fault_is_named(run: Path, serve: Serve, cache: Path, fault: Callable, message: str) -> None:
     server = serve(run)
     server.faults["states/0000000024.safetensors"] = [10**6, fault]
-    with pytest.raises(vgame.StoreError, match=told):
+    with pytest.raises(vgame.StoreError, match=message):
         vgame.audit(server.url)
     assert not list(cache.glob("*/states/*24.safetensors")) and not list(cache.glob("**/*.half"))
 
@@ -238,19 +238,21 @@ def test_a_pipe_behind_a_file_url_is_not_waited_for(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"), [(drip, "cannot be read"), (drip_get, "no answer in time"), (drip_chunk, "no answer in time")]
+    ("fault", "message"), [(drip, "cannot be read"), (drip_get, "no answer in time"), (drip_chunk, "no answer in time")]
 )
-def test_a_server_that_drips(run: Path, serve: Serve, monkeypatch, fault: Callable, told: str) -> None:
+def test_a_server_that_sends_single_bytes_is_named(
+    run: Path, serve: Serve, monkeypatch, fault: Callable, message: str
+) -> None:
     monkeypatch.setattr(published, "TRIES", 1)
     server = serve(run)
     server.faults["run.json"] = [10**6, fault]
     begin = time.monotonic()
-    with pytest.raises(vgame.StoreError, match=rf"run\.json .*{told}"):
+    with pytest.raises(vgame.StoreError, match=rf"run\.json .*{message}"):
         open_published([server.url])
     assert time.monotonic() - begin < 4
 
 
-def test_a_late_server_is_not_requested_again(run: Path, serve: Serve, monkeypatch) -> None:
+def test_a_server_beyond_its_time_limit_gets_no_second_request(run: Path, serve: Serve, monkeypatch) -> None:
     monkeypatch.setattr(published, "ANSWER", 0.1)
     monkeypatch.setattr(published, "LATE", 0.5)
     server, mirror = serve(run), serve(run)
@@ -258,7 +260,7 @@ def test_a_late_server_is_not_requested_again(run: Path, serve: Serve, monkeypat
     server.faults = {f"states/{name}": [10**6, drip] for name in names}
     elsewhere = published.Published([server.url, mirror.url])
     assert len(names) > 2 and all(elsewhere.has(name) for name in names)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_no_request_after_the_deadline(run: Path, serve: Serve) -> None:
@@ -267,13 +269,13 @@ def test_no_request_after_the_deadline(run: Path, serve: Serve) -> None:
     store = open_published([server.url], until=begin + 3600)
     for each in store.elsewhere.sources:
         each.until = begin
-    asked = len(server.asked)
+    requests = len(server.requests)
     with pytest.raises(vgame.StoreError, match="no time is left for it"):
         store.load_state(3)
-    assert len(server.asked) == asked
+    assert len(server.requests) == requests
 
 
-def test_one_wrong_state_is_kept(tmp_path: Path, monkeypatch) -> None:
+def test_one_wrong_state_is_cached(tmp_path: Path, monkeypatch) -> None:
     labels, alive = [TensorLabel("x", (4,))], weakref.WeakSet()
 
     def read(*given) -> tuple[torch.Tensor, ...]:
@@ -287,14 +289,14 @@ def test_one_wrong_state_is_kept(tmp_path: Path, monkeypatch) -> None:
     assert set(alive) == {found}
 
 
-def test_endless_files_end(run: Path, serve: Serve, cache: Path) -> None:
+def test_endless_files_are_cut_off(run: Path, serve: Serve, cache: Path) -> None:
     server = serve(run)
     server.faults["run.json"] = [10**6, endless]
     with pytest.raises(vgame.StoreError, match=r"run\.json has more than 1,048,576 bytes, at most that many are"):
         vgame.audit(server.url)
 
 
-def test_another_state_everywhere_is_no_match(copy: Path, serve: Serve) -> None:
+def test_a_wrong_state_at_every_address_is_no_match(copy: Path, serve: Serve) -> None:
     server = serve(copy)
     server.faults[STATE] = [10**6, corrupt]
     found = vgame.audit(server.url)
@@ -316,7 +318,7 @@ def test_a_cheat_is_found(copy: Path, serve: Serve) -> None:
     assert vgame.audit(serve(copy).url) == vgame.audit(copy) and vgame.audit(copy).differs == 3
 
 
-def test_a_missing_state_makes_a_longer_part(copy: Path, serve: Serve) -> None:
+def test_a_missing_state_lengthens_its_part(copy: Path, serve: Serve) -> None:
     (copy / STATE).unlink()
     server = serve(copy)
     assert vgame.audit(server.url, segments=(4, 4)).match
@@ -326,12 +328,12 @@ def test_a_missing_state_makes_a_longer_part(copy: Path, serve: Serve) -> None:
         vgame.audit(server.url)
 
 
-def test_kept_states_are_checked_too(run: Path, serve: Serve, cache: Path) -> None:
+def test_cached_states_are_checked_too(run: Path, serve: Serve, cache: Path) -> None:
     server = serve(run)
     assert vgame.audit(server.url).match
     (kept,) = cache.glob(f"*/{STATE}")
     kept.write_bytes(kept.read_bytes()[:-1] + b"\1")
-    assert vgame.audit(server.url).match and server.asked.count(STATE) == 2
+    assert vgame.audit(server.url).match and server.requests.count(STATE) == 2
 
 
 def test_the_cache_is_bounded(run: Path, serve: Serve, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +358,7 @@ def test_another_job_at_the_same_address(run: Path, tmp_path: Path, serve: Serve
     assert vgame.audit(server.url) == vgame.audit(other)
 
 
-def test_an_order_that_it_is_not(run: Path, serve: Serve, tmp_path: Path) -> None:
+def test_a_run_of_another_order_is_refused(run: Path, serve: Serve, tmp_path: Path) -> None:
     bundle("0.2").save(tmp_path / "order")
     with pytest.raises(vgame.StoreError, match="is not a run of the order in"):
         vgame.audit(serve(run).url, order=tmp_path / "order")
@@ -367,15 +369,15 @@ def test_redirects_are_not_followed(run: Path, serve: Serve) -> None:
     server.faults["run.json"] = [10**6, lambda h: h.reply(b"", status=302, Location=f"{elsewhere.url}/run.json")]
     with pytest.raises(vgame.StoreError):
         vgame.audit(server.url)
-    assert not elsewhere.asked
+    assert not elsewhere.requests
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [("http://127.0.0.1:1/run", "cannot be read"), ("nonsense://host/run", "cannot be read: Protocol not known")],
 )
-def test_addresses_that_are_none(url: str, told: str, cache: Path) -> None:
-    with pytest.raises(vgame.VgameError, match=told):
+def test_invalid_addresses_are_refused(url: str, message: str, cache: Path) -> None:
+    with pytest.raises(vgame.VgameError, match=message):
         vgame.audit(url)
     assert not list(cache.glob("**/*.json"))
 

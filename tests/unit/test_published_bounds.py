@@ -47,21 +47,21 @@ def large_data(program: Program) -> Program:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (many_scalars, r"has a table of 6,442,4\d\d,\d{3} bytes of scalars, at most 1,073,741,824 are read"),
         (large_state, "its labels have other sizes than its state"),
         (large_data, "as 120 elements, it has 1099511627776"),
     ],
 )
-def test_a_table_that_no_job_has_is_not_fetched(copy: Path, change: Callable, told: str) -> None:
+def test_a_table_too_large_for_the_order_is_not_fetched(copy: Path, change: Callable, message: str) -> None:
     """A gigabyte waits in each file of tensors."""
     path = copy / "job/program.vgp"
     save_program(change(load_program(path)), path)
     for name in ("initial", "data", "scalars"):
         with open(copy / f"job/{name}.safetensors", "r+b") as file:
             file.truncate(2**30)
-    with pytest.raises(vgame.StoreError, match=told):
+    with pytest.raises(vgame.StoreError, match=message):
         open_published([f"file://{copy}"])
     assert not list((copy.parent / "cache").rglob("*.safetensors"))
 
@@ -78,7 +78,7 @@ def test_a_mirror_replaces_a_damaged_program(run: Path, copy: Path) -> None:
     assert open_published([f"file://{copy}", f"file://{run}"]).done
 
 
-def test_a_job_of_which_a_part_was_fetched_is_fetched_again(run: Path, copy: Path) -> None:
+def test_a_partly_fetched_job_is_fetched_again(run: Path, copy: Path) -> None:
     folder = open_published([f"file://{copy}"]).folder
     for name in ("program.vgp", "data.safetensors"):
         (folder / "job" / name).unlink()

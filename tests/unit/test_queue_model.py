@@ -98,7 +98,7 @@ def test_no_duty_is_charged_more_than_a_slot(block: int) -> None:
     assert max(worst(seed, 0) for seed in range(500 * block, 500 * block + 500)) <= SLOT
 
 
-def test_work_made_idle_by_another_account_costs_one_more_slot() -> None:
+def test_work_made_useless_by_another_account_costs_one_more_slot() -> None:
     charged = [worst(seed, 0.4) for seed in range(1000)]
     assert SLOT < max(charged) <= 2 * SLOT
 

@@ -38,7 +38,7 @@ def test_ranks_find_the_same_as_one_rank(run, options):
     assert verdicts[0]["match"] and verdicts[0]["mine"] == alone.mine and verdicts[0]["checked"] == [*alone.checked]
 
 
-def test_a_loss_that_is_not_the_runs_is_seen_by_all(run, tmp_path):
+def test_a_wrong_loss_is_found_by_every_rank(run, tmp_path):
     losses = bytearray((run / "losses.bin").read_bytes())
     try:
         (run / "losses.bin").write_bytes(losses[:8] + bytes([losses[8] ^ 1]) + losses[9:])

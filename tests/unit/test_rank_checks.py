@@ -1,4 +1,4 @@
-"""A rank that computes other bits is found by another rank that repeats its work, and named."""
+"""A rank that computes wrong bits is found by another rank that repeats its work, and is named."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_fault_that_does_not_recur_is_reported(bundle):
 
 
 @pytest.mark.parametrize(("world", "broken"), [(2, 0), (2, 1), (3, 1), (4, 3)])
-def test_a_rank_that_adds_up_its_terms_wrongly_is_named(world, broken):
+def test_a_rank_with_wrong_sums_of_its_terms_is_named(world, broken):
     """Its error is the same in both executions, and so are the words; the sums of one part are compared, and the exact
     terms decide."""
     bundle = prepared(rows_task(240))

@@ -25,14 +25,14 @@ def meet(world: int) -> list[Near]:
     barrier, ranks = threading.Barrier(world), [None] * world
 
     def run(rank: int) -> None:
-        def tell(numbers):
+        def exchange(numbers):
             box[rank] = [*numbers]
             barrier.wait(10)
             numbers_of_all = [box[q] for q in range(world)]
             barrier.wait(10)
             return numbers_of_all
 
-        ranks[rank] = Near(rank, world, tell)
+        ranks[rank] = Near(rank, world, exchange)
 
     together(*(lambda rank=rank: run(rank) for rank in range(world)))
     return ranks
@@ -46,7 +46,7 @@ def together(*works: Callable[[], object]) -> None:
         thread.join(30)
 
 
-def test_words_arrive_in_any_order_of_looking():
+def test_words_can_be_taken_in_any_order():
     first, second = meet(2)
     assert first.gives == first.gets == {1} and second.gives == second.gets == {0}
     pieces = [torch.arange(n, dtype=torch.int32) * 3 + n for n in (1, 5000, 70000)]
@@ -116,7 +116,7 @@ def ended() -> int:
     return process.pid
 
 
-def test_a_process_that_has_ended_is_not_waited_for(ended):
+def test_an_ended_process_is_not_waited_for(ended):
     second = meet(3)[1]
     second.addresses[0][0] = ended
     for waits_for in (0, 2):  # it may wait for the ended one
@@ -133,8 +133,8 @@ def test_ranks_of_other_hosts_share_nothing(monkeypatch, ended):
     assert all(not rank.gives and not rank.gets for rank in meet(2)), "processes that are not seen here"
 
 
-def test_a_piece_for_two_is_not_written_over_between_their_letters():
-    """The first receiver returns it as soon as its letter arrives, before another piece is written."""
+def test_a_piece_for_two_ranks_is_not_overwritten_between_their_letters():
+    """The first receiver returns the piece as soon as its letter arrives, before another piece is written."""
     first, second, third, fourth = meet(4)
     one, other = (torch.full((8,), n, dtype=torch.int32) for n in (1, 2))
     takes, write = [rank.expect(0, 8) for rank in (second, third, fourth)], first._write
@@ -151,7 +151,7 @@ def test_a_piece_for_two_is_not_written_over_between_their_letters():
     assert takes[1]().tolist() == [2] * 8 and takes[2]().tolist() == [1] * 8
 
 
-def test_counts_go_round():
+def test_counters_wrap_around():
     first, second = meet(2)
     first.sent[1] = second.expected[0] = near.MOST - 2
     for n in range(6):
@@ -180,7 +180,7 @@ def test_closed_memory_leaves_no_file_and_views_stay_readable():
     assert blocks() == before
 
 
-def test_after_a_failure_memory_is_given_back_and_never_taken_for_other_memory(monkeypatch):
+def test_after_a_failure_memory_is_released_and_never_mistaken_for_that_of_another_run(monkeypatch):
     monkeypatch.setattr(near, "LEAVING", 0.1)
     before = blocks()
     first, second = meet(2)
@@ -209,14 +209,14 @@ def test_closing_waits_for_no_ended_reader(ended):
     assert not first.blocks and time.monotonic() - begun < near.LEAVING / 2
 
 
-def test_ranks_that_do_not_meet_keep_nothing():
+def test_ranks_that_do_not_meet_leave_no_shared_memory():
     before = blocks()
     with pytest.raises(RuntimeError, match="broke"):
         Near(0, 2, lambda numbers: (_ for _ in ()).throw(RuntimeError("broke")))
     assert blocks() == before
 
 
-def test_where_no_memory_can_be_had_the_network_carries_all(monkeypatch):
+def test_without_shared_memory_the_network_carries_all_pieces(monkeypatch):
     def refused(words):
         raise OSError(27, "File too large")
 

@@ -50,15 +50,15 @@ def kill_through(bundle: Path, run: Path, worlds: tuple[int, ...], seed: int) ->
         ranks, victim = Ranks(world, [bundle], run), rng.randrange(world)
         until(run, committed(run) + rng.randint(1, 3), ranks)
         ranks.processes[victim].kill()
-        codes, said = ranks.wait()
-        assert codes == [-signal.SIGKILL if r == victim else 1 for r in range(world)], said
+        codes, stderr = ranks.wait()
+        assert codes == [-signal.SIGKILL if r == victim else 1 for r in range(world)], stderr
         if victim:  # rank 0 hosts the store, unless torchrun does
-            assert f"rank {victim} (of {world}, host " in said and "died at step" in said, said
-        assert said.count("vgame: ") == (1 if victim else world - 1), said
+            assert f"rank {victim} (of {world}, host " in stderr and "died at step" in stderr, stderr
+        assert stderr.count("vgame: ") == (1 if victim else world - 1), stderr
     vgame.train(bundle, run)
 
 
-def test_begun_with_four_killed_gone_on_with_two_killed_ended_with_one(bundles, tmp_path):
+def test_a_run_is_killed_and_resumed_by_fewer_ranks(bundles, tmp_path):
     alone = vgame.train(bundles["long"], tmp_path / "alone")
     kill_through(bundles["long"], tmp_path / "run", (4, 2), seed=5)
     again = vgame.Run.open(tmp_path / "run")
@@ -81,15 +81,15 @@ def test_a_rank_that_hangs_is_named(bundles, tmp_path):
     hangs.send_signal(signal.SIGSTOP)
     ranks.processes[0].wait(60)
     hangs.kill()
-    codes, said = ranks.wait()
+    codes, stderr = ranks.wait()
     assert codes == [1, -signal.SIGKILL]
-    assert "rank 1 (of 2, host " in said and "gives no sign of life for 4 s" in said, said
+    assert "rank 1 (of 2, host " in stderr and "gives no sign of life for 4 s" in stderr, stderr
 
 
 def test_ranks_with_other_bundles_start_nothing(bundles, tmp_path):
-    codes, said = Ranks(2, [bundles["short"], bundles["long"]], tmp_path / "run").wait()
+    codes, stderr = Ranks(2, [bundles["short"], bundles["long"]], tmp_path / "run").wait()
     assert codes == [1, 1] and not (tmp_path / "run").exists()
-    assert said.count("vgame: ") == 1 and "rank 1 has another bundle" in said, said
+    assert stderr.count("vgame: ") == 1 and "rank 1 has another bundle" in stderr, stderr
 
 
 STOPS = """
@@ -109,9 +109,9 @@ main()
 STOPPED = (("SIGSTOP", "gives no sign of life for 5 s"), ("SIGKILL", "died at step 0"))
 
 
-@pytest.mark.parametrize(("how", "said"), of_many(STOPPED, STOPPED[1]))
-def test_a_rank_that_takes_nothing_of_the_first_state_is_named(tmp_path, how, said):
-    """There are more tensors than a rank has letters for another one."""
+@pytest.mark.parametrize(("how", "expected"), of_many(STOPPED, STOPPED[1]))
+def test_a_rank_that_stops_before_it_reads_the_first_state_is_named(tmp_path, how, expected):
+    """There are more tensors than letters between two ranks."""
     wide().save(tmp_path / "job")
     (tmp_path / "script.py").write_text(STOPS)
     words = ["train", str(tmp_path / "job"), "--out", str(tmp_path / "run"), "--timeout", "5", how]
@@ -119,7 +119,7 @@ def test_a_rank_that_takes_nothing_of_the_first_state_is_named(tmp_path, how, sa
     assert ranks.processes[0].wait(60) == 1
     ranks.processes[1].kill()
     _, complaint = ranks.wait()
-    assert "rank 1 (of 2, host " in complaint and said in complaint and "Traceback" not in complaint, complaint
+    assert "rank 1 (of 2, host " in complaint and expected in complaint and "Traceback" not in complaint, complaint
 
 
 OTHER_TORCH = """
@@ -137,16 +137,18 @@ except vgame.VgameError as error:
 def test_ranks_with_other_libraries_start_nothing(bundles, tmp_path):
     (tmp_path / "script.py").write_text(OTHER_TORCH)
     line = [str(tmp_path / "script.py"), str(bundles["short"]), str(tmp_path / "run")]
-    codes, said = Ranks(2, [tmp_path], tmp_path / "run", line=line).wait()
+    codes, stderr = Ranks(2, [tmp_path], tmp_path / "run", line=line).wait()
     assert codes == [1, 1] and not (tmp_path / "run").exists()
-    assert "rank 1 has another torch (1.0.0) than rank 0" in said and "nothing is started, give all the same" in said
+    assert (
+        "rank 1 has another torch (1.0.0) than rank 0" in stderr and "nothing is started, give all the same" in stderr
+    )
 
 
-def test_a_run_of_another_job_is_left_alone(bundles, tmp_path):
+def test_a_run_of_another_job_is_not_changed(bundles, tmp_path):
     vgame.train(bundles["short"], tmp_path / "run")
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    codes, said = Ranks(2, [bundles["long"]], tmp_path / "run").wait()
-    assert codes == [1, 1] and said.count("vgame: ") == 1 and "holds another job" in said, said
+    codes, stderr = Ranks(2, [bundles["long"]], tmp_path / "run").wait()
+    assert codes == [1, 1] and stderr.count("vgame: ") == 1 and "holds another job" in stderr, stderr
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
 
 
@@ -222,7 +224,7 @@ print(said)
 """
 
 
-def test_runs_that_end_early_keep_nothing(bundles, tmp_path):
+def test_runs_that_end_early_leave_no_open_files_or_threads(bundles, tmp_path):
     (tmp_path / "script.py").write_text(ENDED_EARLY)
     line = [str(tmp_path / "script.py"), str(bundles["short"]), str(tmp_path)]
     ranks = Ranks(2, [tmp_path], tmp_path, line=line)
@@ -253,10 +255,10 @@ def test_torchrun_ends_all_and_the_dead_rank_is_named(bundles, tmp_path):
         "vgame",
         "train",
     ]
-    with open(tmp_path / "said", "w") as said:
+    with open(tmp_path / "said", "w") as stderr:
         process = subprocess.Popen(
             [*line, str(bundles["long"]), "--out", str(tmp_path / "run")],
-            stderr=said,
+            stderr=stderr,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
         while not committed(tmp_path / "run"):

@@ -63,7 +63,7 @@ def test_roots_losses_and_states_are_those_of_one_rank(bundle, alone, tmp_path):
     assert len(seen) == len(store.roots)
 
 
-def test_a_run_is_resumed_by_another_number_of_ranks_and_its_last_state_made_again(bundle, alone, tmp_path):
+def test_a_run_is_resumed_by_another_number_of_ranks_and_its_last_state_recomputed(bundle, alone, tmp_path):
     run(replace(bundle, steps=2, interval=2), tmp_path / "half", 2)
     half = Store(tmp_path / "half", replace(bundle, steps=2, interval=2))
     begun = store_of(tmp_path / "run", bundle)
@@ -86,7 +86,7 @@ def wide() -> Bundle:
     return vgame.prepare(vgame.Job(task, steps=4, interval=2, seed=3, schedule=vgame.Constant(lr="0.1")))
 
 
-def test_slots_in_parts_are_gathered_and_looked_at_in_time_only(tmp_path):
+def test_slots_in_parts_are_gathered_and_a_late_read_is_refused(tmp_path):
     bundle, kept = wide(), []
     alone = train(store_of(tmp_path / "alone", bundle), executor_of(bundle, "cpu"))
 
@@ -99,9 +99,9 @@ def test_slots_in_parts_are_gathered_and_looked_at_in_time_only(tmp_path):
         complaints = []
 
         def look(late) -> None:
-            with pytest.raises(vgame.VgameError, match="is read too late") as told:
+            with pytest.raises(vgame.VgameError, match="is read too late") as caught:
                 list(late)
-            complaints.append(str(told.value))
+            complaints.append(str(caught.value))
 
         def committed(store, state, losses) -> None:
             kept.append(state)
@@ -121,7 +121,7 @@ def test_slots_in_parts_are_gathered_and_looked_at_in_time_only(tmp_path):
 
 
 def test_a_whole_tensor_is_one_piece_for_all():
-    """So it is written once for all readers."""
+    """It is written once for all readers."""
     seen = []
     group = SimpleNamespace(rank=0, world=4, swap=lambda pieces, sizes: seen.append(len({id(p) for p in pieces})))
     plan = SimpleNamespace(state=(None, Split(4, 2)))

@@ -99,7 +99,7 @@ def rows_task(batch: int, **options) -> vgame.Task:
     )
 
 
-def test_accumulated_batches_are_cut_each():
+def test_each_accumulated_batch_is_split():
     bundle = prepared(rows_task(5, accumulate=3))
     for world in (2, 4, 5):
         assert shared_roots(bundle, 2, world) == [single_root(bundle, 2)] * world
@@ -120,7 +120,7 @@ def test_sums_beyond_the_longest(monkeypatch):
         assert any(isinstance(op, Summed) and op.empty for op in part), "of some pieces a rank has nothing"
 
 
-def test_rows_are_looked_up_where_they_are(monkeypatch):
+def test_rows_are_looked_up_on_the_rank_that_holds_them(monkeypatch):
     """The loss reads one word of each row: each index is on the rank with the row, until they are reversed."""
     bundle = prepared(rows_task(10))
     part = part_of(bundle.program, make_plan(bundle.program, 3), 0).operators
@@ -161,7 +161,7 @@ def test_a_library_that_errs_and_adds_in_another_order_on_every_rank(kind, batch
     assert together(3, with_other_sums) == [root] * 3
 
 
-def test_a_rank_that_errs_is_seen():
+def test_a_wrong_word_of_a_rank_is_detected():
     """The tests above can fail: one word of one rank's part, changed."""
     bundle = prepared(rows_task(10))
 

@@ -55,12 +55,14 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_the_same_word_and_killed_tasks_cost_their_part(run: Path, address: str) -> None:
+def test_the_verdict_is_that_of_one_process_and_only_parts_of_killed_tasks_are_repeated(
+    run: Path, address: str
+) -> None:
     """A process of the first task that is done is killed, and the Ray worker of another one."""
     seen: list[str] = []
     killed: list[int] = []
 
-    def heard(what: str, done: int, total: int, detail: str) -> None:
+    def kill_at(what: str, done: int, total: int, detail: str) -> None:
         seen.append(detail)
         if done in (1, 3) and len(killed) < done:
             pid = executing(run)[0]
@@ -68,12 +70,12 @@ def test_the_same_word_and_killed_tasks_cost_their_part(run: Path, address: str)
                 os.kill(victim, signal.SIGKILL)
                 killed.append(victim)
 
-    assert vgame.audit(run, ray=address, progress=heard) == vgame.audit(run)
+    assert vgame.audit(run, ray=address, progress=kill_at) == vgame.audit(run)
     assert seen[-1] == "######" and len(killed) == 3
     assert not ray.is_initialized()
 
 
-def test_another_ray(run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_ray_is_refused(run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "__version__", "1.0.0")
     with pytest.raises(vgame.VgameError, match=r"no cluster that this Ray 1\.0\.0 can use: Version mismatch"):
         vgame.audit(run, ray=address)
@@ -81,7 +83,7 @@ def test_another_ray(run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("bad", ["127.0.0.1:1", "nowhere", "127.0.0.1:0", "127.0.0.1:99999", "", "ray://x"])
-def test_an_address_that_is_none(run: Path, tmp_path: Path, bad: str) -> None:
+def test_an_invalid_address_is_refused(run: Path, tmp_path: Path, bad: str) -> None:
     with pytest.raises(
         vgame.VgameError, match=r"no cluster answers there|HOST:PORT, ray://HOST:PORT, auto or local is expected"
     ):
@@ -147,7 +149,9 @@ class TestConnected:
             for pid in executing(copy):
                 os.kill(pid, signal.SIGKILL)
 
-    def test_another_vgame_there(self, run: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_another_version_of_vgame_on_a_worker_is_refused(
+        self, run: Path, address: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         init = worker.Given.__init__
         monkeypatch.setattr(worker.Given, "__init__", lambda self, *given: init(self, *given, vgame="0.0.9 (00000000)"))
         with pytest.raises(
@@ -155,7 +159,7 @@ class TestConnected:
         ):
             vgame.audit(run, ray=address)
 
-    def test_a_run_that_is_not_there_for_the_cluster(self, run: Path, tmp_path: Path, address: str) -> None:
+    def test_a_run_that_the_cluster_cannot_read_is_named(self, run: Path, tmp_path: Path, address: str) -> None:
         given = worker.Given(str(tmp_path / "elsewhere"), 6, "", "default")
         with ray_workers.cluster(address) as (cores, make):
             assert cores == 2

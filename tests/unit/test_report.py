@@ -50,7 +50,7 @@ def test_one_attack_alone() -> None:
     assert "1 of 1 cheats convicted" in text and "one attempt to cheat" in text
 
 
-def test_the_whole_story() -> None:
+def test_the_whole_demonstration() -> None:
     text = text_of(WHOLE)
     for present in (
         "the honest trainer's claim",
@@ -63,14 +63,14 @@ def test_the_whole_story() -> None:
     assert "Mode nearest (binary64, rounded): did not differ within the run" in text
 
 
-def test_deliveries_are_counted_and_a_wrong_end_fails_the_story() -> None:
+def test_deliveries_are_counted_and_a_wrong_end_fails_the_demonstration() -> None:
     sold = Sale("no-key", "keeps the key", "undelivered", "no key", [], 0, {"cheat": -1, "burnt": 1}, True)
     played = replace(SINGLE, exchanges=[sold, replace(sold, right=False)])
     assert "1 of 2 deliveries ended as they must" in text_of(played)
     assert not as_expected(played) and as_expected(replace(played, exchanges=[sold]))
 
 
-def test_a_bonus_that_ends_otherwise_than_its_total_fails_the_story() -> None:
+def test_a_bonus_with_a_wrong_total_fails_the_demonstration() -> None:
     paid, missed = Prize("half", 20, 26, "paid", ""), Prize("all", 41, 26, "returned", "NotTrained")
     assert as_expected(replace(SINGLE, prizes=[paid, missed]))
     assert not as_expected(replace(SINGLE, prizes=[replace(paid, outcome="returned")]))
@@ -81,7 +81,7 @@ def test_a_bonus_that_ends_otherwise_than_its_total_fails_the_story() -> None:
 
 
 def test_an_omitted_comparison_is_not_reported() -> None:
-    """The short story has no comparison."""
+    """The short demonstration has no comparison."""
     honest = {k: v for k, v in HONEST.items() if not k.endswith("_diverged_at")}
     assert "part" not in text_of(replace(WHOLE, honest=honest)).split("Money")[0].split("Devices")[1]
 
@@ -92,7 +92,7 @@ def test_failures_are_marked() -> None:
     assert [c["good"] for label, c in cards.items() if label.startswith("money")] == [False]
 
 
-def test_bits_have_values() -> None:
+def test_bits_are_shown_with_their_values() -> None:
     assert with_value("0xffffffff", True) == "0xffffffff = -1"
     assert with_value("0x7fc00000", False) == "0x7fc00000 = nan"
     assert with_value("0x3dcccccd", False) == "0x3dcccccd = 0.1" != with_value("0x3dccccce", False)

@@ -1,4 +1,4 @@
-"""Output that cannot be written: an agent plays on, any other command has failed; both with one sentence."""
+"""Output that cannot be written: an agent continues, any other command fails; both with one sentence."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 MANY = 2_000
 
 
-def say(who: str, json_lines: bool, stdout: int) -> subprocess.CompletedProcess[str]:
-    """A process that reports `MANY` events and long work to `stdout`, then exit code 0 as a role's end."""
+def report(who: str, json_lines: bool, stdout: int) -> subprocess.CompletedProcess[str]:
+    """A process that reports `MANY` events and long work to `stdout`, and ends with exit code 0 like a role."""
     body = f"""
 import sys
 from vgame.cli import options
@@ -38,7 +38,7 @@ cli.main()
 
 
 @pytest.fixture(params=["full disk", "broken pipe"])
-def deaf(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
+def broken_output(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
     """(a file that cannot be written, the reason)"""
     if request.param == "full disk":
         if not Path("/dev/full").exists():
@@ -53,19 +53,19 @@ def deaf(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("json_lines", [False, True])
-def test_agent_plays_on(deaf: tuple[int, str], json_lines: bool) -> None:
+def test_an_agent_continues(broken_output: tuple[int, str], json_lines: bool) -> None:
     """Its bond is at stake, with or without readers."""
-    result = say("trainer", json_lines, deaf[0])
+    result = report("trainer", json_lines, broken_output[0])
     assert result.stderr.splitlines() == [
-        f"vgame: what the trainer says cannot be written: {deaf[1]}; it plays on, unheard",
+        f"vgame: what the trainer says cannot be written: {broken_output[1]}; it plays on, unheard",
         "played on",
     ]
     assert result.returncode == 0
 
 
 @pytest.mark.parametrize("json_lines", [False, True])
-def test_command_has_failed(deaf: tuple[int, str], json_lines: bool) -> None:
+def test_another_command_fails(broken_output: tuple[int, str], json_lines: bool) -> None:
     """Its output is its purpose."""
-    result = say("", json_lines, deaf[0])
-    assert result.stderr.splitlines() == [f"vgame: the output cannot be written: {deaf[1]}"]
+    result = report("", json_lines, broken_output[0])
+    assert result.stderr.splitlines() == [f"vgame: the output cannot be written: {broken_output[1]}"]
     assert result.returncode == 1

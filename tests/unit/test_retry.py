@@ -29,7 +29,7 @@ def test_computation_is_not_retried_for_ever() -> None:
         1 / 0  # noqa: B018
 
 
-def test_that_all_is_over_ends_a_loop_at_once() -> None:
+def test_over_ends_a_loop_at_once() -> None:
     """`Over` is raised only after a final state was read."""
     retry = Retry(Reporter(), 0.0, 0.0)
     with retry:

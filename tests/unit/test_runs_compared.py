@@ -47,7 +47,7 @@ def test_reading_a_run_in_progress_changes_nothing(begun: Path, trained: Path) -
         assert (begun / name).read_bytes() == (trained / name).read_bytes()
 
 
-def test_a_fork_that_was_killed_is_forked_again(trained: Path, tmp_path: Path) -> None:
+def test_a_killed_fork_is_made_again(trained: Path, tmp_path: Path) -> None:
     store = open_run(trained)
     store.fork(tmp_path / "fork", 2)
     (tmp_path / "fork/roots.bin").write_bytes(b"half")  # all losses, not a single root
@@ -72,7 +72,7 @@ def test_the_validation_is_reported(run: Path, capsys: pytest.CaptureFixture[str
     assert ranges(range(1, 99, 2)).endswith(" ...")
 
 
-def test_segment_or_sample(run: Path) -> None:
+def test_segment_and_sample_exclude_each_other(run: Path) -> None:
     with pytest.raises(VgameError, match=r"--segment and --sample were both given"):
         audit(run, "1..2", 0.5)
 
@@ -86,14 +86,14 @@ def diverged(run: Path, step: int) -> Path:
     return run
 
 
-def test_no_part_of_a_run_that_diverged_at_once(run: Path) -> None:
+def test_a_part_of_a_run_that_diverged_before_its_first_checkpoint_is_refused(run: Path) -> None:
     diverged(run, 1)
     for segment, sample in ((None, 0.5), ("1..1", None)):
         with pytest.raises(VgameError, match="diverged before its first checkpoint"):
             audit(run, segment, sample)
 
 
-def test_a_divergence_that_is_none_is_found_at_its_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_false_divergence_is_found_at_its_step(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     diverged(run, 3)
     for chosen in ({"segment": "1..1"}, {"sample": 1.0}):
         text = sentence(capsys, run, **chosen)
@@ -130,7 +130,7 @@ def test_locate_accepts_a_run_in_progress(begun: Path, trained: Path, tmp_path: 
     assert locate(other, other, "default", QUIET) is None
 
 
-def test_a_last_state_that_is_gone_is_made_again(run: Path, trained: Path) -> None:
+def test_a_missing_last_state_is_recomputed(run: Path, trained: Path) -> None:
     for step in (4, 6):
         weights(run, step).unlink()
     train_offline(run / "job", run, "default", 1, QUIET)

@@ -52,7 +52,7 @@ def rows(made: vgame.Task) -> list[int]:
         ([7, 3, 3, 9], "sequential", [7, 3, 3, 9]),
     ],
 )
-def test_the_samples_are_those_that_the_sampler_reads(sampler: Any, order: str | None, expected: Any) -> None:
+def test_the_samples_are_those_of_the_sampler(sampler: Any, order: str | None, expected: Any) -> None:
     made = task(loader(sampler))
     assert (made.order, rows(made)) == (order, list(expected))
 
@@ -158,7 +158,7 @@ def test_a_collation_that_computes_over_its_batch_is_refused(made: Any) -> None:
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_a_collation_that_pads_is_taken(left: bool) -> None:
+def test_a_collation_that_pads_is_accepted(left: bool) -> None:
     def padded(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         side = "left" if left else "right"
         ids = nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_side=side)

@@ -57,7 +57,7 @@ def test_the_url_of_a_folder_is_shown_without_its_login(key: str) -> None:
         "http://user:sesame-key", "infura:sesame-key", "sesame-key", "http://user:sesame-key/",
     ],
 )  # fmt: skip
-def test_of_any_url_the_host_is_shown_at_most(url: str) -> None:
+def test_at_most_the_host_of_a_url_is_shown(url: str) -> None:
     assert "sesame" not in without_secrets(url)
     assert "sesame" not in hide_secrets(f"Invalid URL {url!r}: perhaps you meant https://{url}? (key sesame-key)", url)
     with pytest.raises(ChainError) as caught:
@@ -66,7 +66,7 @@ def test_of_any_url_the_host_is_shown_at_most(url: str) -> None:
 
 
 def test_a_redirect_shows_no_key() -> None:
-    """Not even a part of a long one, of which a message shows the beginning."""
+    """Not even a part of a long key, if a message shows only its beginning."""
     key = "sesame-" * 40
 
     class Redirecting(BaseHTTPRequestHandler):
@@ -129,7 +129,7 @@ def test_an_endpoint_that_quotes_its_own_secret(kind: str, capfd: pytest.Capture
     assert "sesame" not in shown and f"http://127.0.0.1:{port}/..." in shown
 
 
-def test_a_reply_has_each_key_once_and_few_values() -> None:
+def test_replies_with_duplicate_keys_or_too_many_values_are_refused() -> None:
     read = _Provider("http://127.0.0.1:9").decode_rpc_response
     assert read(b'{"id": 1, "result": [1, 2]}') == {"id": 1, "result": [1, 2]}
     with pytest.raises(ValueError, match="the same key twice"):

@@ -1,4 +1,4 @@
-"""A role watched from outside: its log, its health, its metrics."""
+"""Telemetry of a role: its log, its health, its metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vgame.errors import ChainError, VgameError
 from vgame.system.progress import Reporter
 
 
-def spoken(telemetry: Telemetry | None = None, log: Path | None = None) -> Reporter:
+def reporter_after_events(telemetry: Telemetry | None = None, log: Path | None = None) -> Reporter:
     """A reporter after a few events."""
     reporter = Reporter(True, "auditor")
     if telemetry:
@@ -32,7 +32,7 @@ def spoken(telemetry: Telemetry | None = None, log: Path | None = None) -> Repor
 
 def test_health_is_the_roles_current_work() -> None:
     telemetry = Telemetry("auditor")
-    reporter = spoken(telemetry)
+    reporter = reporter_after_events(telemetry)
     health = telemetry.health()
     assert (health["doing"], health["done"], health["total"], health["troubles"]) == ("training loss 0.5", 3, 7, 1)
     reporter.emit("computed", "finished step 7")
@@ -43,7 +43,7 @@ def test_health_is_the_roles_current_work() -> None:
 
 def test_metrics_are_in_prometheus_format() -> None:
     telemetry = Telemetry("auditor")
-    spoken(telemetry)
+    reporter_after_events(telemetry)
     text = telemetry.metrics()
     assert text.endswith("\n")
     for line in text.splitlines():
@@ -52,7 +52,7 @@ def test_metrics_are_in_prometheus_format() -> None:
     assert 'vgame_progress_done{role="auditor"} 3' in text
 
 
-def test_both_are_served_on_loopback_and_nothing_else() -> None:
+def test_health_and_metrics_are_served_on_loopback_and_nothing_else() -> None:
     telemetry = Telemetry("trainer")
     server = serve(telemetry, *address_of("0"))
     assert server.server_address[0] == "127.0.0.1"
@@ -68,15 +68,15 @@ def test_both_are_served_on_loopback_and_nothing_else() -> None:
 
 
 def test_the_log_has_every_event_and_no_progress(tmp_path: Path) -> None:
-    spoken(log=tmp_path / "logs" / "auditor.jsonl")
+    reporter_after_events(log=tmp_path / "logs" / "auditor.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "logs" / "auditor.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["accepted", "problem"]
     assert lines[0]["job"] == "aa" and lines[0]["role"] == "auditor" and lines[0]["time"] > 1.7e9
 
 
-def test_a_log_that_was_rotated_away_is_begun_again(tmp_path: Path) -> None:
+def test_a_rotated_log_is_started_again(tmp_path: Path) -> None:
     path = tmp_path / "auditor.jsonl"
-    reporter = spoken(log=path)
+    reporter = reporter_after_events(log=path)
     path.rename(tmp_path / "auditor.1.jsonl")
     reporter.emit("ended", "the job ended")
     assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["ended"]
@@ -87,7 +87,7 @@ def test_an_unwritable_log_is_refused_at_start_and_later_ends_no_role(tmp_path: 
     with pytest.raises(VgameError, match=r"--log-json .* cannot be written"):
         observe(Reporter(True), "auditor", None, tmp_path / "file" / "log")
     path = tmp_path / "log"
-    reporter = spoken(log=path)
+    reporter = reporter_after_events(log=path)
     path.unlink()
     path.mkdir()
     reporter.emit("ended", "the job ended")
@@ -111,7 +111,7 @@ def value(telemetry: Telemetry, name: str) -> float:
     return float(line.split()[-1])
 
 
-def test_an_idle_healthy_role_is_alive_and_a_troubled_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_role_is_alive_and_a_failing_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle role has rounds but no events; one whose endpoint is away has many events, and no successful round."""
     now = [1000.0]
     monkeypatch.setattr("vgame.agents.telemetry.time.time", lambda: now[0])
@@ -134,7 +134,7 @@ def test_an_idle_healthy_role_is_alive_and_a_troubled_one_is_not(monkeypatch: py
     assert value(telemetry, "vgame_last_round_seconds") == now[0]
 
 
-def test_a_deadline_comes_nearer_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_to_a_deadline_falls_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("vgame.agents.telemetry.time.time", lambda: now[0])
     telemetry = Telemetry("trainer")

@@ -73,7 +73,7 @@ PACE = Pace(0.5, 1.0)
 TIMED = ("slot", "trainer_budget", "auditor_budget", "claim_window", "challenge_window", "auditor_bond", "trainer_bond")
 
 
-def test_safe_terms_have_no_shortcoming_and_smaller_ones_have(bundle: Bundle) -> None:
+def test_safe_terms_have_no_shortcoming_and_smaller_terms_have_one(bundle: Bundle) -> None:
     terms = safe_terms(bundle, PACE, Prices(inclusion=15, censorship=KEPT_OUT))
     safe = replace(bundle, terms=terms)
     assert trainer_shortcomings(safe, PACE, PRICE) == auditor_shortcomings(safe, PACE) == []

@@ -36,7 +36,7 @@ def test_shares_cover_everything_once() -> None:
         assert all(left[1] == right[0] for left, right in pairwise(found))
 
 
-def test_a_job_shares_nothing_any_further_and_the_library_has_one_thread() -> None:
+def test_inside_a_job_there_is_one_thread_for_vgame_and_one_for_the_library() -> None:
     together = threading.Barrier(3, timeout=60)
 
     def look() -> tuple[int, int]:
@@ -51,7 +51,7 @@ def test_a_job_shares_nothing_any_further_and_the_library_has_one_thread() -> No
 
 
 @pytest.mark.parametrize("bad", range(3))
-def test_an_error_comes_out_and_all_threads_have_stopped(bad: int) -> None:
+def test_an_error_is_raised_after_all_threads_have_stopped(bad: int) -> None:
     together, ended = threading.Barrier(3, timeout=60), []
 
     def job(place: int) -> None:
@@ -67,7 +67,7 @@ def test_an_error_comes_out_and_all_threads_have_stopped(bad: int) -> None:
     assert each([lambda: 1] * 3) == [1, 1, 1]
 
 
-def test_helpers_see_the_callers_context() -> None:
+def test_helpers_run_in_the_callers_context() -> None:
     together = threading.Barrier(3, timeout=60)
     token = MARK.set("the caller's")
     assert each([lambda: (together.wait(), MARK.get())[1]] * 3) == ["the caller's"] * 3
@@ -95,7 +95,7 @@ def busy() -> Iterator[threading.Event]:
     later.finish()
 
 
-def test_the_owner_does_work_that_no_helper_has_begun(busy: threading.Event) -> None:
+def test_the_owner_does_work_that_no_helper_has_started(busy: threading.Event) -> None:
     done, later = [], Later()
     later.start([lambda: done.append((threading.current_thread(), threads()))] * 3)
     later.finish()
@@ -105,7 +105,7 @@ def test_the_owner_does_work_that_no_helper_has_begun(busy: threading.Event) -> 
     assert len(done) == 3
 
 
-def test_stopped_work_is_not_begun(busy: threading.Event) -> None:
+def test_stopped_work_is_not_started(busy: threading.Event) -> None:
     done, later = [], Later()
     later.start([lambda: done.append(1)] * 3)
     later.stop()

@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     return folder / "run"
 
 
-def test_it_shows_the_reveals_of_a_dispute(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_shows_the_reveals_of_a_dispute(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(run, load_bundle(run / "job"), writable=False)
     history = History(store, executor_of(store.bundle, "cpu"))
     operator, step, element = 1, 4, 100
@@ -42,7 +42,7 @@ def test_it_shows_the_reveals_of_a_dispute(run: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         ((0, None, None), "the run has the steps 1 to 6"),
         ((7, None, None), "the run has the steps 1 to 6"),
@@ -52,6 +52,6 @@ def test_it_shows_the_reveals_of_a_dispute(run: Path, capsys: pytest.CaptureFixt
         ((1, 0, 10**9), "has the elements 0 to"),
     ],
 )
-def test_a_place_that_the_run_does_not_have(place: tuple, said: str, run: Path) -> None:
-    with pytest.raises(VgameError, match=said):
+def test_a_place_outside_of_the_run_is_refused(place: tuple, message: str, run: Path) -> None:
+    with pytest.raises(VgameError, match=message):
         trace(run, place[0], "default", QUIET, *place[1:])

@@ -79,7 +79,7 @@ def trained(ordered: vgame.Task, folder: Path) -> vgame.Run:
 
 @pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("clip", [None, 0.05])
-def test_the_second_loss_sees_the_first_ones_step(tmp_path: Path, clip: float | None) -> None:
+def test_the_second_loss_is_computed_after_the_first_step(tmp_path: Path, clip: float | None) -> None:
     ordered = task(clip=clip)
     each = (lambda o: None) if clip is None else lambda o: nn.utils.clip_grad_norm_(o.param_groups[0]["params"], clip)
     model, text = loop(ordered, [critic_loss, generator_loss], each)
@@ -99,7 +99,7 @@ def test_the_order_of_the_turns_matters(tmp_path: Path) -> None:
     assert not torch.allclose(first["generator.0.weight"], other["generator.0.weight"], rtol=1e-3)
 
 
-def test_schedulers_averages_and_frozen_parts_go_with_it(tmp_path: Path) -> None:
+def test_schedulers_averages_and_frozen_parts_work_with_turns(tmp_path: Path) -> None:
     ordered = task()
     schedulers = [optim.lr_scheduler.ExponentialLR(o, 0.9) for o in ordered.optimizers]
     ordered = replace(ordered, schedulers=schedulers, average=0.9, frozen={"generator.*": 3}, accumulate=2)

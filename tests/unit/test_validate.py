@@ -75,7 +75,7 @@ PROGRAM = Program(
 )
 
 
-def test_the_program_that_the_others_differ_from_is_valid() -> None:
+def test_the_unchanged_program_is_valid() -> None:
     validate(PROGRAM, DATA, STEPS)
     assert {type(o) for o in OPERATORS} == {Map, Copy, Contract, Gather, ReduceMax, ArgMax, Philox, Shuffle}
     assert {o.variant for o in OPERATORS if isinstance(o, Contract)} == set(Variant)
@@ -395,6 +395,6 @@ class Whole(list):
         return super().__getitem__(index)
 
 
-def test_no_operator_costs_a_look_at_all_others() -> None:
+def test_validation_never_copies_the_list_of_operators() -> None:
     tensors = tensors_of(PROGRAM, DATA)
     assert list(undecidable(PROGRAM, replace(tensors, operators=Whole(tensors.operators)))) == []

@@ -149,7 +149,7 @@ def nth_call() -> int:
     return int(os.environ["CALLS"])
 
 
-def test_the_model_is_left_as_it_was_also_where_its_code_fails() -> None:
+def test_the_model_stays_unchanged_also_if_its_code_fails() -> None:
     model = network()
 
     def loss(m: nn.Module, batch: Any) -> torch.Tensor:
@@ -165,7 +165,7 @@ def test_the_model_is_left_as_it_was_also_where_its_code_fails() -> None:
     assert all(p.grad is None for p in model.parameters()) and torch.equal(chance, torch.get_rng_state())
 
 
-def test_a_draw_that_the_program_has_not_is_never_a_pass() -> None:
+def test_a_random_draw_missing_in_the_program_is_never_a_pass() -> None:
     def loss(m: nn.Module, batch: Any) -> torch.Tensor:
         noise = torch.rand_like(batch["x"]) if nth_call() > 2 else torch.zeros_like(batch["x"])
         return F.mse_loss(m(batch["x"] + noise), batch["y"])
@@ -174,7 +174,7 @@ def test_a_draw_that_the_program_has_not_is_never_a_pass() -> None:
     assert "random numbers of aten.rand_like" in found.unchecked[0] and not found.tally.compared
 
 
-def test_seconds_are_a_bound() -> None:
+def test_the_comparison_stops_after_its_seconds() -> None:
     found = report(task(), seconds=1e-3)
     assert found.unchecked == ["the part after 0.001 seconds"] and not found.tally.compared
 
@@ -196,7 +196,7 @@ def test_the_comparison_is_in_the_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("found", ["{}", "[]", '{"compared": {"loss": "many"}}', "{"])
-def test_a_record_that_is_none_is_refused_when_the_bundle_is_read(found: str, tmp_path: Path) -> None:
+def test_an_invalid_record_is_refused_when_the_bundle_is_read(found: str, tmp_path: Path) -> None:
     """Bundles are untrusted; a notebook and a model card show the record."""
     vgame.prepare(vgame.Job(task(), steps=3, interval=1, seed=1), validate=0).save(tmp_path)
     (tmp_path / "validation.json").write_text(found)

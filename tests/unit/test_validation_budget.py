@@ -52,12 +52,12 @@ def test_without_memory_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.unchecked == ["the part that needs more than 0.0 GB of memory"] and not found.steps
 
 
-def test_by_default_half_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_limit_is_half_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "free", lambda: 8e9)
     assert Budget(1.0).memory == 4e9
     assert report(task()).complete
 
 
-def test_the_seconds_end_it_too() -> None:
+def test_the_time_limit_ends_the_comparison_too() -> None:
     with pytest.raises(Exhausted, match="the part after 0 seconds"):
         Budget(0.0).check()

@@ -140,9 +140,9 @@ def test_the_step_of_an_optimizer() -> None:
 
 
 def test_code_that_tests_the_class_of_a_parameter() -> None:
-    """A traced parameter has another class, which a capture cannot hide from `type`."""
+    """A traced parameter has another class; a capture cannot hide it from `type`."""
 
-    class Asking(Net):
+    class ChecksType(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for part in self.parts:
                 x = part(x)
@@ -150,5 +150,5 @@ def test_code_that_tests_the_class_of_a_parameter() -> None:
             weight = weight if type(weight) is nn.Parameter else weight.detach()
             return F.linear(x, weight)  # asking
 
-    output = failure(task(Asking()))
+    output = failure(task(ChecksType()))
     assert output.startswith("gradient.head.weight differs") and "the program gives it none, your code does" in output

@@ -1,4 +1,4 @@
-"""Data of the page outside the chain: own runs, own accounts, roles that answer or not."""
+"""Data of the page outside the chain: own runs, own accounts, reachable and unreachable roles."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_run_shows_its_progress_and_the_jobs_that_order_it(run: Path) -> None:
     assert OwnRun(run).record(claims)["jobs_agree"] == {"aa": True, "cc": False}
 
 
-def test_a_run_that_goes_on_is_read_again(run: Path, tmp_path: Path) -> None:
+def test_a_growing_run_is_read_again(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     roots = (copy / "roots.bin").read_bytes()
@@ -88,7 +88,7 @@ def own(**given: Any) -> Own:
     return Own(game, **given)
 
 
-def test_a_damaged_run_is_an_alarm_and_not_the_end_of_the_page(run: Path, tmp_path: Path) -> None:
+def test_a_damaged_run_is_an_alarm_and_does_not_end_the_page(run: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     records = own(runs=[OwnRun(tmp_path / "empty"), OwnRun(run)]).records({})
     assert records["alarm/0"]["kind"] == "run" and "empty" in records["alarm/0"]["text"]
@@ -165,7 +165,7 @@ def dribble(to: socket.socket) -> None:
     ],
     ids=["no http", "headers", "elsewhere", "dribble"],
 )
-def test_a_role_that_speaks_no_http_or_slowly_is_an_alarm(
+def test_a_role_with_slow_or_invalid_http_is_an_alarm(
     answer: Callable[[socket.socket], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must neither end the page's thread nor delay it by single bytes."""
@@ -176,7 +176,7 @@ def test_a_role_that_speaks_no_http_or_slowly_is_an_alarm(
     assert records["alarm/0"]["kind"] == "silent" and time.monotonic() - begin < 3
 
 
-def test_a_role_that_is_away_is_an_alarm() -> None:
+def test_an_unreachable_role_is_an_alarm() -> None:
     assert own(roles=["http://127.0.0.1:9/health"]).records({})["alarm/0"]["kind"] == "silent"
 
 
@@ -227,6 +227,6 @@ def test_wrong_options_are_refused_at_once(run: Path, tmp_path: Path) -> None:
         "user:SECRET?x@host",
     ],
 )
-def test_a_role_that_is_away_is_named_without_its_secrets(url: str) -> None:
+def test_an_unreachable_role_is_named_without_its_secrets(url: str) -> None:
     records = own(roles=[url]).records({})
     assert records["alarm/0"]["kind"] == "silent" and "SECRET" not in str(records)

@@ -50,7 +50,7 @@ def test_every_file_comes_with_the_policy_and_from_here(server: PageServer) -> N
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "169.254.169.254", "evil.example:80"])
-def test_a_name_that_is_not_loopbacks_gets_nothing(server: PageServer, host: str) -> None:
+def test_a_request_for_another_host_name_is_refused(server: PageServer, host: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         ask(server, "state", host)
     assert refused.value.code == 400 and b"names" not in refused.value.read()
@@ -79,7 +79,7 @@ def test_a_taken_port_is_reported() -> None:
             PageServer(Hub(dict), port)
 
 
-def heard(hub: Hub, states: list[dict[str, Any]]) -> dict[str, Any]:
+def state_of_page(hub: Hub, states: list[dict[str, Any]]) -> dict[str, Any]:
     """The page's state after these states of the hub, one after the other."""
 
     async def listen() -> dict[str, Any]:
@@ -100,13 +100,13 @@ def heard(hub: Hub, states: list[dict[str, Any]]) -> dict[str, Any]:
     return asyncio.run(listen())
 
 
-def test_a_page_that_hears_differences_has_the_state() -> None:
+def test_a_page_that_applies_differences_has_the_state() -> None:
     states = [{"a": 1}, {"a": 1, "b": {"c": [1]}}, {"b": {"c": [2]}}, {"d": None}]
-    assert heard(Hub(dict), states) == states[-1]
-    assert heard(Hub(dict), states[:3]) == states[2]
+    assert state_of_page(Hub(dict), states) == states[-1]
+    assert state_of_page(Hub(dict), states[:3]) == states[2]
 
 
-def test_an_error_is_shown_beside_the_last_state_and_goes() -> None:
+def test_an_error_is_shown_beside_the_last_state_until_it_is_over() -> None:
     hub, answers = Hub(lambda: answers.pop(0)()), []
 
     def fails() -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_an_open_page_shows_changes() -> None:
     made.stop()
 
 
-def test_a_page_that_was_closed_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_page_is_no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = Hub(lambda: {"a": 1})
 
     async def listen() -> list[int]:
@@ -147,7 +147,7 @@ def test_a_page_that_was_closed_is_not_looked_for(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("error", [IndexError("list index out of range"), RecursionError(), KeyError("\x1b[2J")])
-def test_no_error_ends_the_page(error: Exception) -> None:
+def test_no_error_stops_the_page(error: Exception) -> None:
     """Fabricated events raise anything; the page must report it and continue."""
     answers: list[Any] = [error, None]
 
@@ -164,7 +164,7 @@ def test_no_error_ends_the_page(error: Exception) -> None:
     assert hub.state == {"a": 1}
 
 
-def test_one_look_at_a_time(server: PageServer) -> None:
+def test_one_read_at_a_time(server: PageServer) -> None:
     """A reader has state: two reads at once would mix it."""
     inside, most = [], []
 
@@ -194,7 +194,7 @@ def test_a_page_of_another_site_causes_no_reads(server: PageServer, site: str) -
     assert not looks and json.load(ask(server, "state")) == GAME
 
 
-def test_pages_beyond_the_most_are_refused(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_beyond_the_limit_are_refused(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vgame.watch.server.MOST_LISTENERS", 1)
     with ask(server, "events") as first:
         assert first.readline() == b"event: state\n"
@@ -203,7 +203,7 @@ def test_pages_beyond_the_most_are_refused(server: PageServer, monkeypatch: pyte
         assert refused.value.code == 503
 
 
-def test_a_listener_is_woken_and_a_sign_of_life_comes_without_news(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_receives_the_state_at_once_and_a_sign_of_life_without_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vgame.watch.server.HEARTBEAT", 0.05)
     hub = Hub(lambda: {"a": 1})
     hub.once()

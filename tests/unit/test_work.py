@@ -56,7 +56,7 @@ def test_operations_of_a_step(operator: Operator, count: int) -> None:
 
 
 @pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
-def test_a_job_of_another_account(monkeypatch: pytest.MonkeyPatch, more: int, fits: bool) -> None:
+def test_an_untrusted_job_with_too_much_work_is_refused(monkeypatch: pytest.MonkeyPatch, more: int, fits: bool) -> None:
     """Products of 2^12 rows over one small tensor, more than ten minutes of work for the fastest core: refused before
     an agent, which first makes its executor, accepts or disputes anything."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
