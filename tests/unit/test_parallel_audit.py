@@ -44,7 +44,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 def test_the_verdict_is_that_of_one_process(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    one, two = (vgame.audit(run, workers=n, progress=lambda *told: seen.append(told[3])) for n in (1, 2))
+    one, two = (vgame.audit(run, workers=n, progress=lambda *event: seen.append(event[3])) for n in (1, 2))
     assert one == two and two.match and two.checked == (1, 2, 3, 4, 5, 6)
     assert seen[-1] == "######"
 
@@ -94,7 +94,7 @@ def test_a_worker_that_hangs_is_named_and_its_part_executed_by_another(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stopped, not killed: only the time limit detects it."""
-    stopped, told, audit = [], [], _Worker.audit
+    stopped, stages, audit = [], [], _Worker.audit
 
     def stopped_once(self: _Worker, part):
         if not stopped:
@@ -104,11 +104,11 @@ def test_a_worker_that_hangs_is_named_and_its_part_executed_by_another(
         return audit(self, part)
 
     monkeypatch.setattr(_Worker, "audit", stopped_once)
-    monkeypatch.setattr(vgame.api._Listener, "stage", lambda self, text: told.append(text))
+    monkeypatch.setattr(vgame.api._Listener, "stage", lambda self, text: stages.append(text))
     assert vgame.audit(run, workers=2, segments=(1, 1)).match
     (pid, (first, last, _)) = stopped[0]
     named = f"checkpoints {first}..{last}: worker {pid} hung before its first step: no sign of life for 0.5 s"
-    assert f"{named}; another worker executes them" in told
+    assert f"{named}; another worker executes them" in stages
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
@@ -151,7 +151,7 @@ def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.
         return len(seen) >= 2
 
     with pytest.raises(vgame.Cancelled):
-        vgame.audit(run, record=record, progress=lambda *told: seen.append(told[1]), cancel=enough)
+        vgame.audit(run, record=record, progress=lambda *event: seen.append(event[1]), cancel=enough)
     known = len(record.read_text().splitlines())
     assert 2 <= known < 6
     calls, audit = [], _Worker.audit
@@ -161,10 +161,10 @@ def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "sentence"),
+    ("number", "code", "sentence"),
     [(signal.SIGTERM, 143, ""), (signal.SIGINT, 1, "vgame: interrupted; start the same command again to go on")],
 )
-def test_a_signal_ends_an_audit_and_its_workers_at_once(copy: Path, told: int, code: int, sentence: str) -> None:
+def test_a_signal_ends_an_audit_and_its_workers_at_once(copy: Path, number: int, code: int, sentence: str) -> None:
     """Ctrl-C reaches all of them; one is stopped, and would never end by itself."""
     command = [sys.executable, "-m", "vgame.cli", "audit", str(copy), "--workers", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -174,7 +174,7 @@ def test_a_signal_ends_an_audit_and_its_workers_at_once(copy: Path, told: int, c
             assert process.poll() is None and time.monotonic() < end
             time.sleep(0.01)
         os.kill(executing(copy)[0], signal.SIGSTOP)
-        (os.killpg if told == signal.SIGINT else os.kill)(process.pid, told)
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         assert process.communicate(timeout=20)[1].strip() == sentence
         assert process.returncode == code and not executing(copy)
     finally:
