@@ -125,7 +125,7 @@ def test_a_changed_word_another_name_and_a_missing_tensor_are_found(run: vgame.R
         check_weights(path, root)
 
 
-def test_save_pretrained_is_the_models_own(run: vgame.Run, tmp_path: Path) -> None:
+def test_save_pretrained_calls_the_models_own_method(run: vgame.Run, tmp_path: Path) -> None:
     class Saving(Net):
         def save_pretrained(self, folder: Path) -> None:
             torch.save(self.state_dict(), folder / "weights.pt")
@@ -156,7 +156,7 @@ def test_the_schedule_of_a_continued_run_counts_its_own_steps(run: vgame.Run) ->
     assert torch.equal(first.scalars, start.scalars) and first.initial_root != start.initial_root
 
 
-def test_misfits_are_named(run: vgame.Run, tmp_path: Path) -> None:
+def test_unusable_initial_states_are_named(run: vgame.Run, tmp_path: Path) -> None:
     with pytest.raises(
         vgame.VgameError, match=r"cannot be continued by this job: .*first.bias.*initial=run.state_dict\(\)"
     ):
@@ -171,7 +171,7 @@ def test_misfits_are_named(run: vgame.Run, tmp_path: Path) -> None:
         vgame.prepare(job(initial=3))
 
 
-def test_foreign_weights_are_a_start(tmp_path: Path) -> None:
+def test_weights_from_elsewhere_can_be_the_initial_state(tmp_path: Path) -> None:
     torch.manual_seed(5)
     other = Net()
     torch.save(other.state_dict(), tmp_path / "other.pt")

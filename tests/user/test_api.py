@@ -68,7 +68,7 @@ def test_importing_loads_nothing() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_public_name_is_there_and_no_other() -> None:
+def test_exactly_the_public_names_are_exported() -> None:
     assert all(getattr(vgame, name) is not None for name in vgame.__all__)
     assert vgame.__version__[0].isdigit()
     assert dir(vgame) == sorted(vgame.__all__)
@@ -162,7 +162,7 @@ def test_the_steps_before_the_first_are_those_of_the_order(
 
 
 @pytest.mark.parametrize("keys", ["all", "none"])
-def test_a_bundle_without_its_keys_is_none(bundle: vgame.Bundle, tmp_path: Path, keys: str) -> None:
+def test_a_bundle_without_its_keys_is_refused(bundle: vgame.Bundle, tmp_path: Path, keys: str) -> None:
     """Also if its spec.json states no root of them, or names none."""
     bundle.save(tmp_path)
     order, spec = vgame.Bundle.load(tmp_path), json.loads((tmp_path / "spec.json").read_text())
@@ -199,7 +199,7 @@ def test_a_difference_on_another_device_is_reported(run: vgame.Run, tmp_path: Pa
         vgame.audit(run, device="compatible", segments=(3, 9))
 
 
-def test_a_byte_that_changed_is_found(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
+def test_a_changed_byte_is_found(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
     other = vgame.train(bundle, tmp_path / "other")
     path = sorted((other.folder / "states").iterdir())[-1]
     data = bytearray(path.read_bytes())
@@ -211,7 +211,7 @@ def test_a_byte_that_changed_is_found(run: vgame.Run, bundle: vgame.Bundle, tmp_
     assert isinstance(found, vgame.Difference) and found.step == 7 and found.first != found.second
 
 
-def test_cancelled_training_goes_on(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
+def test_cancelled_training_is_resumed(run: vgame.Run, bundle: vgame.Bundle, tmp_path: Path) -> None:
     seen = []
     with pytest.raises(vgame.Cancelled, match="training was cancelled at 5 of 7"):
         vgame.train(bundle, tmp_path, progress=lambda *output: seen.append(output), cancel=lambda: seen[-1][1] == 5)
@@ -227,7 +227,7 @@ def test_a_diverging_run_reports_the_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "schedule", [None, vgame.Linear(lr="0.1", final="0.01"), vgame.StepDecay(lr="0.1", every=3, factor="0.5")]
 )
-def test_schedules_and_terms_stand_in_the_bundle(schedule) -> None:
+def test_schedules_and_terms_are_in_the_bundle(schedule) -> None:
     bundle = vgame.prepare(job(schedule=schedule, terms=vgame.Terms(slot=60)))
     assert bundle.terms.slot == 60 and len(bundle.scalars) == 7
 
@@ -292,11 +292,10 @@ def test_a_game_is_played_in_python(
     assert other == order
 
 
-def test_an_auditor_in_python_is_the_one_of_the_command_line(
+def test_an_auditor_in_python_equals_that_of_the_command_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In mode `logged` it needs the log; it rehearses a dispute before it watches; it plays the orders that it is
-    given."""
+    """In mode `logged` it needs the log; it rehearses a dispute before it watches; it plays the given orders."""
     bundle = vgame.prepare(job(mode="logged", log=vgame.LogTerms(thresholds="proven")))
     bundle.save(tmp_path / "bundle")
     rehearsed: list[Path] = []

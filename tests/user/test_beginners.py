@@ -121,12 +121,12 @@ LOSSES: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss(name: str) -> None:
+def test_an_unusable_loss_is_refused(name: str) -> None:
     loss, sentence = LOSSES[name]
     refused(lambda: bundle(loss), sentence, vgame.ProgramError)
 
 
-def foreign() -> torch.optim.Optimizer:
+def another_models_optimizer() -> torch.optim.Optimizer:
     return torch.optim.SGD(nn.Linear(4, 3).parameters(), lr=0.1)
 
 
@@ -151,10 +151,13 @@ TASKS: dict[str, tuple[dict[str, Any], str]] = {
     "a stream": ({"data": Stream()}, r"Stream has no length .*: list\(dataset\) is a data set that has"),
     "batch 0": ({"batch": 0}, r"batch = 0: a whole number of at least 1 is expected"),
     "batch 4.5": ({"batch": 4.5}, r"batch = 4\.5: a whole number"),
-    "another model's optimizer": ({"optimizer": foreign()}, r"trains 2 tensors that are no parameters of the model"),
+    "another model's optimizer": (
+        {"optimizer": another_models_optimizer()},
+        r"trains 2 tensors that are no parameters of the model",
+    ),
     "an optimizer's class": ({"model": nn.Linear(4, 3), "optimizer": torch.optim.SGD}, r"SGD.*Optimizer is expected$"),
     "no module": (
-        {"model": print, "optimizer": foreign()},
+        {"model": print, "optimizer": another_models_optimizer()},
         r"the task's model is .*; a torch\.nn\.Module is expected$",
     ),
     "another width": ({"model": nn.Linear(5, 3)}, rf"\[4, 4\] X \[5, 3\]\.{LINE}$"),
@@ -178,17 +181,20 @@ TASKS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_or_a_job(name: str) -> None:
+def test_an_invalid_task_or_job_is_refused(name: str) -> None:
     arguments, sentence = TASKS[name]
     refused(lambda: bundle(**arguments), sentence, vgame.VgameError)
 
 
-def test_files_and_folders(tmp_path: Path) -> None:
+def test_wrong_files_and_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     run = vgame.train(bundle(), tmp_path / "run")
     bundle().save(tmp_path / "bundle")
     job = vgame.Job(
-        vgame.Task(nn.Linear(4, 3), classify, foreign(), {"x": X, "y": Y}, batch=4), steps=1, interval=1, seed=1
+        vgame.Task(nn.Linear(4, 3), classify, another_models_optimizer(), {"x": X, "y": Y}, batch=4),
+        steps=1,
+        interval=1,
+        seed=1,
     )
     there = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
     for call, sentence in {

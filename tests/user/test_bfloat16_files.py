@@ -86,7 +86,7 @@ def test_an_export_has_the_modules_types_and_the_states_words(run: vgame.Run, tm
         check_weights(path, root, run.bundle)
 
 
-def test_a_run_goes_on_and_its_weights_are_a_start(run: vgame.Run, tmp_path: Path) -> None:
+def test_a_run_is_continued_and_its_weights_are_an_initial_state(run: vgame.Run, tmp_path: Path) -> None:
     whole = is_whole(run)
     longer = vgame.train(vgame.prepare(job(whole, 8)), tmp_path / "longer")
     more = vgame.train(vgame.prepare(job(whole, initial=run.folder)), tmp_path / "more")
@@ -99,7 +99,7 @@ def test_a_run_goes_on_and_its_weights_are_a_start(run: vgame.Run, tmp_path: Pat
         assert torch.equal(bundle.state[names.index("first.bias")], run.state_dict()["first.bias"].float())
 
 
-def test_a_stopped_run_goes_on_in_its_folder(run: vgame.Run, tmp_path: Path) -> None:
+def test_a_stopped_run_is_resumed_in_its_folder(run: vgame.Run, tmp_path: Path) -> None:
     looks = iter(range(100))
     with pytest.raises(vgame.Cancelled):
         vgame.train(run.bundle, tmp_path / "run", cancel=lambda: next(looks) > 2)

@@ -1,5 +1,5 @@
-"""A bonus by accuracy from the command line, with the agents of the API: promised, checked, evaluated, paid; or given
-back."""
+"""A bonus by accuracy from the command line, with the agents of the API: promised, checked, evaluated, paid; or
+refunded."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Desk:
         return json.loads(done.stdout.splitlines()[-1])
 
     def play(self, job: str, bundle: Path, chain: vgame.Chain) -> Path:
-        """The second account answers a job to its end; its run."""
+        """The second account plays a job to its end; returns its run."""
         game = vgame.Game(chain, self.address, vgame.Wallet(chain, self.node.keys[1]))
         order = vgame.Order(game, bytes.fromhex(job))
         agent = vgame.TrainerAgent(game, order, bundle, self.folder / "store", any_terms=True)

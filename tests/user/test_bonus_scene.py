@@ -1,4 +1,4 @@
-"""The demonstration's scene of a bonus: both marks end as they must, and the game's money adds up afterwards."""
+"""The demonstration's scene of a bonus: both marks end as expected, and the game's money adds up afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vgame.demo.result import Result
 WHO = ("client", "trainer", "auditor of the number")
 
 
-def test_the_scene(tmp_path: Path) -> None:
+def test_both_bonuses_of_the_demonstration_end_as_expected(tmp_path: Path) -> None:
     with vgame.embedded_chain() as node:
         chain = vgame.connect(node.url)
         wallets = dict(zip(WHO, (vgame.Wallet(chain, key) for key in node.keys), strict=False))

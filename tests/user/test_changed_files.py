@@ -1,4 +1,5 @@
-"""Data files that change without a new time of change: other words are not trained on, audited, exported or ordered."""
+"""Data files that change without a new modification time: other words are not trained on, audited, exported or
+ordered."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def tokens(folder: Path, kind: str = "<i4") -> Path:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_between_prepare_and_train(tmp_path: Path, honest: str, way: Way) -> None:
+def test_a_change_between_prepare_and_train(tmp_path: Path, honest: str, way: Way) -> None:
     path = tokens(tmp_path)
     bundle = vgame.prepare(job(vgame.mapped(path)))
     change(path, way)
@@ -114,7 +115,7 @@ def test_between_prepare_and_train(tmp_path: Path, honest: str, way: Way) -> Non
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_saved_order_is_the_one_that_was_prepared(tmp_path: Path, honest: str, way: Way) -> None:
+def test_a_saved_order_is_the_prepared_one(tmp_path: Path, honest: str, way: Way) -> None:
     path = tokens(tmp_path)
     vgame.prepare(job(vgame.mapped(path))).save(tmp_path / "bundle")
     change(path, way)
@@ -127,7 +128,7 @@ def test_a_saved_order_is_the_one_that_was_prepared(tmp_path: Path, honest: str,
 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if w is not renamed])
-def test_while_it_is_trained_on(tmp_path: Path, way: Way) -> None:
+def test_a_change_during_training(tmp_path: Path, way: Way) -> None:
     path = tokens(tmp_path)
     bundle = vgame.prepare(job(vgame.mapped(path)))
 
@@ -140,7 +141,7 @@ def test_while_it_is_trained_on(tmp_path: Path, way: Way) -> None:
     assert vgame.Run.open(tmp_path / "run").step == 2
 
 
-def test_into_a_dirty_page_while_it_is_trained_on(tmp_path: Path) -> None:
+def test_a_write_into_a_dirty_page_during_training(tmp_path: Path) -> None:
     path = tokens(tmp_path)
     held = np.memmap(path, "uint8", "r+")
     held[-400:] = held[-400:].copy()
@@ -155,7 +156,7 @@ def test_into_a_dirty_page_while_it_is_trained_on(tmp_path: Path) -> None:
     assert not vgame.Run.open(tmp_path / "run").done
 
 
-def test_times_alone_change_no_run(tmp_path: Path, honest: str) -> None:
+def test_a_change_of_times_alone_changes_no_run(tmp_path: Path, honest: str) -> None:
     path = tokens(tmp_path)
     bundle = vgame.prepare(job(vgame.mapped(path)))
     run = vgame.train(bundle, tmp_path / "run", progress=lambda *_: os.utime(path, (5, 5)))
@@ -173,7 +174,8 @@ def run(tmp_path: Path) -> vgame.Run:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_over_other_words_is_not_the_order(tmp_path: Path, run: vgame.Run, way: Way) -> None:
-    """A cheat's run: trained on other words, which lie behind the old times where the order's roots are stated."""
+    """A cheat's run: trained on other words in a file with the old times; the order states the roots of the true
+    words."""
     words = run.folder / "job" / "data-0000.words"
     change(words, way)
     for order in (None, tmp_path / "bundle"):
@@ -183,7 +185,7 @@ def test_a_run_over_other_words_is_not_the_order(tmp_path: Path, run: vgame.Run,
 
 @pytest.mark.parametrize("way", [w for w in WAYS if w is not renamed])
 @pytest.mark.parametrize("part", [{}, {"segments": (2, 3)}])
-def test_while_it_is_audited(run: vgame.Run, way: Way, part: dict) -> None:
+def test_a_change_during_an_audit(run: vgame.Run, way: Way, part: dict) -> None:
     def spoil(what: str, *_: object) -> None:
         if what == "auditing" and not changed:
             changed.append(change(run.folder / "job" / "data-0000.words", way, np.append(TOKENS[:-1], 0)))
@@ -194,7 +196,7 @@ def test_while_it_is_audited(run: vgame.Run, way: Way, part: dict) -> None:
 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if w is not renamed])
-def test_an_export_between_checkpoints(tmp_path: Path, run: vgame.Run, way: Way) -> None:
+def test_a_change_before_an_export_between_checkpoints(tmp_path: Path, run: vgame.Run, way: Way) -> None:
     opened = vgame.Run.open(run.folder)
     opened.export(tmp_path / "before.safetensors", 3)
     change(run.folder / "job" / "data-0000.words", way)
@@ -207,7 +209,7 @@ def test_an_export_between_checkpoints(tmp_path: Path, run: vgame.Run, way: Way)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_numbers_that_are_widened(tmp_path: Path, way: Way) -> None:
+def test_a_cached_copy_of_widened_numbers_is_renewed(tmp_path: Path, way: Way) -> None:
     path = tokens(tmp_path, "<i8")
     assert vgame.mapped(path).tolist() == TOKENS.tolist()
     change(path, way, OTHER.astype("<i8").view("<i4"))
@@ -215,7 +217,7 @@ def test_numbers_that_are_widened(tmp_path: Path, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_columns(tmp_path: Path, way: Way) -> None:
+def test_a_cached_copy_of_columns_is_renewed(tmp_path: Path, way: Way) -> None:
     pyarrow = pytest.importorskip("pyarrow")
 
     def write(path: Path, words: np.ndarray) -> bytes:

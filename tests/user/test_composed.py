@@ -17,7 +17,7 @@ from typed import ROOT, environment, files, free_port, section
 
 @contextmanager
 def composed(services: dict[str, Any], folder: Path, ports: dict[str, str]) -> Iterator[None]:
-    """All services, begun at once; /data is the folder, SERVICE.log has what each prints."""
+    """All services, started at once; /data is the folder, SERVICE.log has the output of each."""
     started: list[subprocess.Popen[bytes]] = []
     for name, service in services.items():
         (script,) = service["command"]

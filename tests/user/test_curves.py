@@ -88,7 +88,7 @@ def test_without_the_package_nothing_is_trained(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "run").exists()
 
 
-def test_a_device_of_its_own_process_calls_nothing(tmp_path: Path) -> None:
+def test_a_device_in_another_process_refuses_callbacks(tmp_path: Path) -> None:
     with pytest.raises(vgame.VgameError, match="cannot call your functions"):
         vgame.train(vgame.prepare(job()), tmp_path / "run", device="compatible", metrics=lambda *_: None)
     assert not (tmp_path / "run").exists()

@@ -96,12 +96,12 @@ class Sometimes(Dataset):
         lambda g=torch.Generator(): torch.rand((), generator=g),
     ],
 )
-def test_a_data_set_that_draws_is_refused_though_its_samples_look_alike(draw) -> None:
+def test_a_data_set_that_draws_random_numbers_is_refused_even_if_samples_look_alike(draw) -> None:
     with pytest.raises(DataError, match=r"gives another sample each time: the random transform of sample \d+"):
         collate(Sometimes(draw))
 
 
-def test_a_data_set_that_seeds_each_sample_is_taken() -> None:
+def test_a_data_set_that_seeds_each_sample_is_accepted() -> None:
     class Seeded(Sometimes):
         def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
             torch.manual_seed(i)
@@ -148,7 +148,7 @@ def test_unrepeatable_data_are_refused(data, options, sentence: str) -> None:
         task(data, **options)
 
 
-def test_steps_or_epochs() -> None:
+def test_a_job_has_either_steps_or_epochs() -> None:
     made = task(DataLoader(Words(), batch_size=5, collate_fn=padded))
     assert vgame.prepare(vgame.Job(made, epochs=1, interval=3, seed=1)).steps == 3
     for fields in ({}, {"steps": 2, "epochs": 1}, {"epochs": 0}):
@@ -186,7 +186,7 @@ def read(samples: int, batch: int, steps: int, data=None, **options) -> list[lis
     return found
 
 
-def test_a_given_order_is_read_and_begins_again() -> None:
+def test_a_given_order_is_read_and_repeated() -> None:
     assert read(9, 2, 4, order=[5, 5, 0, 8, 2]) == [[5, 5], [0, 8], [2, 5], [5, 0]]
     for order in ([], [9], [-1], [0.5], [[1]]):
         with pytest.raises(vgame.ProgramError, match="a list of sample numbers from 0 to 8"):

@@ -74,7 +74,7 @@ def test_an_empty_store_serves_nothing(tmp_path: Path) -> None:
         folder_server(tmp_path, "127.0.0.1", 0)
 
 
-def test_windows_come_together() -> None:
+def test_the_windows_of_delivery_are_set_all_or_none() -> None:
     with pytest.raises((ValueError, VgameError), match="key_window"):
         Terms(confirm_window=5)
 

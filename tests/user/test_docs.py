@@ -1,4 +1,4 @@
-"""The Python blocks of README and tutorial, run like by a reader: all of a page in one process, in an empty folder."""
+"""The Python blocks of README and tutorial, run as a reader would: all of a page in one process, in an empty folder."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from vgame.program.lowering import HANDLERS
 
 
 class Net(nn.Module):
-    """Batch norm and dropout, which behave otherwise in evaluation; tied weights; a buffer that no state_dict has."""
+    """Batch norm and dropout, which behave differently in evaluation; tied weights; a buffer that no state_dict has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ WRONG: dict[str, tuple[Any, Any]] = {
 HANDLERS_BEFORE = dict(HANDLERS)
 
 
-def test_its_program_is_compared_with_the_code_that_measures(run: vgame.Run, tmp_path: Path) -> None:
+def test_the_program_is_compared_with_the_measuring_code(run: vgame.Run, tmp_path: Path) -> None:
     found = vgame.evaluate(run, task(), tmp_path / "evaluation", validate=60)
     reply = found.run.bundle.validation
     assert reply["validated"] and reply["complete"] and reply["batches"] >= 2
@@ -154,7 +154,7 @@ def test_a_total_beyond_32_bits_is_refused(run: vgame.Run, tmp_path: Path, each:
         vgame.evaluate(run, task(count), tmp_path / "evaluation")
 
 
-def test_a_run_of_another_module_and_one_that_is_no_evaluation(run: vgame.Run, tmp_path: Path) -> None:
+def test_runs_of_another_module_or_without_an_evaluation_are_refused(run: vgame.Run, tmp_path: Path) -> None:
     other = task()
     other.model.last = nn.Linear(4, 4)
     with pytest.raises(vgame.ProgramError, match=r"of another module: it has no last\.weight of shape \(4, 4\)"):

@@ -116,7 +116,7 @@ class OwnStep(InOrder):
         return super().training_step(*args, **kwargs)
 
 
-def test_all_that_cannot_be_taken_over_is_listed_at_once(tmp_path) -> None:
+def test_all_unsupported_settings_are_listed_at_once(tmp_path) -> None:
     def noisy(rows):
         return padded(rows) | {"noise": torch.rand(len(rows))}
 
@@ -184,7 +184,7 @@ def test_an_argument_that_changes_training_is_refused_by_name(options, problem: 
         job_from(made)
 
 
-def test_arguments_that_change_nothing_are_taken(tmp_path) -> None:
+def test_arguments_without_effect_are_accepted(tmp_path) -> None:
     options = {"logging_first_step": True, "dataloader_num_workers": 2, "save_total_limit": 1, "run_name": "a"}
     job = job_from(trainer(tmp_path, dataloader_drop_last=True, per_device_train_batch_size=3, **options))
     assert len(job.task.data["labels"]) == 15 and job.task.epoch == 5

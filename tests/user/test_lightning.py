@@ -78,7 +78,7 @@ class Two(Net):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_all_that_cannot_be_taken_over_is_listed_at_once(tmp_path) -> None:
+def test_all_unsupported_settings_are_listed_at_once(tmp_path) -> None:
     stopping = L.pytorch.callbacks.EarlyStopping("loss")
     with pytest.raises(vgame.JobFileError) as error:
         job_from(Two(), Data(), trainer(tmp_path, callbacks=[stopping], precision="bf16-mixed"))
@@ -159,7 +159,7 @@ def test_hooks_that_change_training_are_refused_by_name(tmp_path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_callbacks_that_only_look_are_taken(tmp_path) -> None:
+def test_callbacks_that_only_read_are_accepted(tmp_path) -> None:
     callbacks = [L.pytorch.callbacks.ModelCheckpoint(tmp_path), L.pytorch.callbacks.ModelSummary()]
     options = {"enable_checkpointing": True, "callbacks": callbacks, "limit_val_batches": 0}
     assert job_from(Net(), Data(), trainer(tmp_path, **options)).steps == 8
@@ -192,7 +192,7 @@ class Built(Net):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_setup_is_called_and_a_step_without_index_taken(tmp_path) -> None:
+def test_setup_is_called_and_a_step_without_index_accepted(tmp_path) -> None:
     job = job_from(Built(), Data(), trainer(tmp_path))
     assert vgame.prepare(job, validate=60).validation["samples"] == 16
     with pytest.raises(vgame.JobFileError, match="`steps` = 0"):

@@ -41,7 +41,7 @@ def job(data: torch.Tensor, steps: int = 4) -> vgame.Job:
 
 
 @pytest.mark.parametrize("kind", ["uint8", "int8", "uint16", "int16", "int32", "uint32", "int64"])
-def test_a_file_is_the_same_job_as_its_numbers(kind: str, tmp_path: Path) -> None:
+def test_a_file_and_its_numbers_give_the_same_job(kind: str, tmp_path: Path) -> None:
     np.save(tmp_path / "t.npy", tokens().astype(kind))
     data = vgame.mapped(tmp_path / "t.npy")
     assert data.dtype == torch.int32 and data.tolist() == tokens().tolist()
@@ -196,5 +196,5 @@ def test_a_large_file_is_trained_in_little_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_as_much_as_one_tensor_takes(tmp_path: Path) -> None:
+def test_the_largest_tensor_is_trained_in_little_memory(tmp_path: Path) -> None:
     assert grown(tmp_path, 2**21 - 1) < 2**30  # 8 GiB: 2^31 - 1 words are the most of one tensor

@@ -43,7 +43,7 @@ def test_a_bundle_of_version_1(command: str, old: Path, tmp_path: Path) -> None:
     assert held(tmp_path) == before
 
 
-def test_its_weights_are_ordinary_safetensors(old: Path) -> None:
+def test_the_weights_of_an_older_run_are_ordinary_safetensors(old: Path) -> None:
     assert {t.shape for t in load_file(old / "states/0000000004.safetensors").values()} == {(2, 2), (2,)}
 
 

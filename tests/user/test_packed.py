@@ -92,7 +92,7 @@ def test_the_bundle_carries_the_recipe(tmp_path: Path, tokenizer) -> None:
             vgame.Bundle.load(tmp_path / "bundle")
 
 
-def test_rows_are_made_once_and_anew_when_a_text_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_made_once_and_again_after_a_text_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = text(tmp_path / "one.txt", 100)
     rows = vgame.packed(one, length=16)
     with monkeypatch.context() as held:

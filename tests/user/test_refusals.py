@@ -117,7 +117,7 @@ class Versioned(nn.Linear):
         super()._load_from_state_dict(state, prefix, metadata, *others)
 
 
-def test_modules_that_look_at_their_version_are_captured_and_loaded(tmp_path) -> None:
+def test_modules_that_read_their_version_are_captured_and_loaded(tmp_path) -> None:
     made = task(lambda m, b: m(b["x"]).mean(), Versioned(4, 3))
     run = vgame.train(vgame.prepare(vgame.Job(made, steps=2, interval=1, seed=1)), tmp_path / "run")
     again = task(lambda m, b: m(b["x"]).mean(), Versioned(4, 3))

@@ -75,7 +75,7 @@ def test_every_form_gives_the_same_numbers(tmp_path: Path, kind: str) -> None:
     assert torch.equal(vgame.mapped(path, "input_ids").reshape(12, 5), torch.from_numpy(IDS).to(torch.int32))
 
 
-def test_a_run_over_it_is_the_run_over_memory(tmp_path: Path) -> None:
+def test_a_run_over_a_table_is_the_run_over_memory(tmp_path: Path) -> None:
     folder = saved(tmp_path / "train")
 
     def bundle(ids: torch.Tensor) -> vgame.Bundle:
@@ -101,7 +101,7 @@ ROWS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", ROWS)
-def test_rows_that_make_no_tensor_are_refused(tmp_path: Path, what: str) -> None:
+def test_rows_that_do_not_form_a_tensor_are_refused(tmp_path: Path, what: str) -> None:
     rows, sentence = ROWS[what]
     arrow(tmp_path / "x.arrow", columns(rows))
     with pytest.raises(vgame.DataError, match=sentence):
@@ -127,7 +127,7 @@ def test_types_are_checked_before_anything_is_read(tmp_path: Path, monkeypatch: 
         vgame.mapped(folder, "input_ids")
 
 
-def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
+def test_folders_without_a_data_set_are_refused(tmp_path: Path) -> None:
     with pytest.raises(vgame.DataError, match="holds 0 data files"):
         vgame.mapped(tmp_path, "x")
     (tmp_path / "x.arrow").write_bytes(b"no arrow at all")

@@ -59,7 +59,7 @@ def pass_windows(url: str, game: str, ended: threading.Event) -> None:
 
 @contextmanager
 def windows_passed(shell: Terminal, url: str) -> Iterator[None]:
-    """Of the game in the shell's variable, meanwhile."""
+    """Lets the windows of the game in the shell's variable pass, while the block runs."""
     game = shell.run("echo $GAME").strip()
     ended = threading.Event()
     clock = threading.Thread(target=pass_windows, args=(url, game, ended))
@@ -73,9 +73,11 @@ def windows_passed(shell: Terminal, url: str) -> Iterator[None]:
 
 def bonus_is_paid(shell: Terminal, block: str, url: str) -> None:
     with windows_passed(shell, url):
-        told = shell.run(block, 900)
-    assert re.search(r"validated: \d+ of ", told), told
-    assert "1.000000 ether for the trainer, who withdraws it with" in told and "the trainer was paid" in told, told
+        output = shell.run(block, 900)
+    assert re.search(r"validated: \d+ of ", output), output
+    assert "1.000000 ether for the trainer, who withdraws it with" in output and "the trainer was paid" in output, (
+        output
+    )
 
 
 @pytest.mark.wide
@@ -108,8 +110,8 @@ def test_the_delivery_of_its_page_arrives(tmp_path: Path) -> None:
         shell.run(inline(page, f"vgame prepare {name}"), 120)
         shell.run(filled(until_job(), {"8545": chain}), 120)
         with windows_passed(shell, f"http://127.0.0.1:{chain}"):
-            told = shell.run(filled(delivery, {"8600": server}), 600)
-        assert re.search(r"model\.safetensors: the state of job \w+, every leaf verified", told), told
-        assert told.count("waits for the key") == 1, told  # for any number of looks
+            output = shell.run(filled(delivery, {"8600": server}), 600)
+        assert re.search(r"model\.safetensors: the state of job \w+, every leaf verified", output), output
+        assert output.count("waits for the key") == 1, output  # for any number of looks
         assert (tmp_path / "model.safetensors").stat().st_size > 10**5
         shell.run("kill %1; wait %1")

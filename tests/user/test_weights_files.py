@@ -90,7 +90,7 @@ def test_weights_without_the_second_key_of_a_tied_tensor(run: vgame.Run) -> None
         load_weights(model, given, "it")
 
 
-def test_patterns_of_bits_are_no_weights_to_start_from(run: vgame.Run, tmp_path: Path) -> None:
+def test_words_read_as_integers_are_not_accepted_as_initial_weights(run: vgame.Run, tmp_path: Path) -> None:
     path = rewritten(
         run, tmp_path / "model.safetensors", lambda t: t.update({"first.bias": t["first.bias"].view(torch.int32)})
     )

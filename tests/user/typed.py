@@ -52,7 +52,7 @@ def blocks(text: str) -> list[str]:
 
 
 def inline(text: str, start: str) -> str:
-    """The command in a sentence that starts so, on one line."""
+    """The inline command that starts with this text, on one line."""
     found = re.search(rf"`({re.escape(start)}[^`]*)`", text)
     assert found, f"no command starts with {start!r}"
     return " ".join(found[1].split())
@@ -67,7 +67,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def _controlled() -> None:
-    """Its keys reach what runs in it, also where the tests run in the background, which ignores them."""
+    """Makes the terminal the controlling one: Ctrl-C reaches its jobs, even if the tests run in the background and
+    ignore it."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     for key in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(key, signal.SIG_DFL)
@@ -80,13 +81,13 @@ def free_port() -> str:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """A reader's, with `vgame` on the path; the folder is the home."""
+    """A reader's environment, with `vgame` on the path; the folder is the home."""
     path = f"{Path(sys.executable).absolute().parent}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder), "OMP_NUM_THREADS": "1", "PS1": ""}
 
 
 class Terminal:
-    """An interactive bash; `seen` is all that it has shown, without an echo of what was typed."""
+    """An interactive bash; `seen` is all of its output, without an echo of the input."""
 
     def __init__(self, folder: Path) -> None:
         self.seen, (self._line, theirs) = "", os.openpty()
@@ -123,7 +124,7 @@ class Terminal:
         return self.seen[before:].rpartition(mark)[0]
 
     def wait(self, pattern: str, seconds: float) -> re.Match[str]:
-        """The pattern in what is shown, within so many seconds."""
+        """Wait for the pattern in the output, within so many seconds."""
         end = time.monotonic() + seconds
         while (found := re.search(pattern, self.seen)) is None:
             left = end - time.monotonic()

@@ -51,7 +51,7 @@ def test_random_transforms_are_refused_by_name(transform, ours: str) -> None:
     "transform",
     [v2.Normalize([0.5, 0.4, 0.3], [0.2, 0.2, 0.2]), v1.Normalize([0.5], [0.5]), v2.CenterCrop(6), v2.Grayscale(3)],
 )
-def test_transforms_that_draw_nothing_are_captured(transform) -> None:
+def test_transforms_without_random_numbers_are_captured(transform) -> None:
     assert prepared(transform).program.operators
 
 

@@ -276,7 +276,7 @@ STORIES = [
 
 
 @pytest.mark.parametrize("make", of_many(STORIES, *STORIES[::3]), ids=lambda f: f.__name__)
-def test_a_story_is_trained_as_its_own_loop_trains_it(make: Callable[[], Story], tmp_path: Path) -> None:
+def test_a_story_is_trained_as_by_its_own_loop(make: Callable[[], Story], tmp_path: Path) -> None:
     story = make()
     options = {"order": "sequential"} | story.options
     task = vgame.Task(
