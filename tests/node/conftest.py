@@ -1,4 +1,4 @@
-"""The game over the toy machine on chains with a socket, with real signatures."""
+"""The game with the toy machine, on chains behind a socket, with real signatures."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from vgame.chain.events import Events
     params=[pytest.param(anvil, marks=pytest.mark.node, id="anvil"), pytest.param(embedded_chain, id="embedded")],
 )
 def real_scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
-    """On each of them."""
+    """The scene on each of these chains."""
     with request.param() as chain:
         yield deployed(chain)
 
 
 @pytest.fixture(scope="module")
 def some_scene() -> Iterator[Scene]:
-    """On one of them, for tests that do not depend on the chain: on the embedded one without anvil."""
+    """The scene on one chain, for tests that do not depend on the chain: the embedded one without anvil."""
     with (anvil if is_installed() or os.environ.get("CI") else embedded_chain)() as chain:
         yield deployed(chain)
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Scene]:
-    """On anvil alone."""
+    """The scene on anvil."""
     with anvil() as chain:
         yield deployed(chain)
 
@@ -57,7 +57,7 @@ def provider(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
 
 @pytest.fixture(scope="module")
 def born(some_scene: Scene) -> int:
-    """The block of the game's deployment, by the definition; two jobs and many blocks later."""
+    """The block of the game's deployment, by its definition; the chain has two jobs and many more blocks."""
     codes = (bytes(some_scene.chain.web3.eth.get_code(some_scene.address, n)) for n in range(10**6))
     block = next(n for n, code in enumerate(codes) if code)
     assert block > 2  # the parts come first

@@ -38,7 +38,7 @@ class Table:
         return player
 
     def again(self, player: Player) -> Player:
-        """The player after a restart, without memory."""
+        """The player after a restart, with an empty memory."""
         game = Game(self.chain, self.play.scene.address, player.game.wallet)
         fresh = type(player)(game, player.id, player.machine)
         fresh.terms = player.terms
@@ -75,6 +75,6 @@ def selector(name: str, types: str) -> str:
     return Web3.to_hex(Web3.keccak(text=f"{name}({types})")[:4])
 
 
-def chain_one(asked: Request, truth: Truth) -> Request:
-    """The same contracts on another chain, like on a fork."""
-    return {"jsonrpc": "2.0", "id": asked["id"], "result": "0x1"} if asked["method"] == "eth_chainId" else truth()
+def chain_one(query: Request, truth: Truth) -> Request:
+    """The same contracts on another chain, as on a fork."""
+    return {"jsonrpc": "2.0", "id": query["id"], "result": "0x1"} if query["method"] == "eth_chainId" else truth()

@@ -25,16 +25,16 @@ class Provider:
     url: str
     most: int = 10**9
     code: Any = None
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    requested: list[tuple[int, int]] = field(default_factory=list)
 
-    def answer(self, asked: Request, truth: Truth) -> Request:
-        match asked["method"]:
+    def answer(self, query: Request, truth: Truth) -> Request:
+        match query["method"]:
             case "eth_getLogs":
-                first, last = (int(asked["params"][0][k], 16) for k in ("fromBlock", "toBlock"))
-                self.asked.append((first, last))
+                first, last = (int(query["params"][0][k], 16) for k in ("fromBlock", "toBlock"))
+                self.requested.append((first, last))
                 if last - first >= self.most:
                     return {"error": {"code": -32005, "message": "block range is too large"}}
-            case "eth_getCode" if self.code is not None and asked["params"][1] != "latest":
+            case "eth_getCode" if self.code is not None and query["params"][1] != "latest":
                 return self.code
         return truth()
 
@@ -43,11 +43,11 @@ class Provider:
 
     @property
     def ranges(self) -> int:
-        """As many as the whole chain has, and one. Its length depends on the tests before."""
+        """The number of ranges of the whole chain, plus one. The chain's length depends on the tests before."""
         return int(self.scene.chain.web3.eth.block_number) // RANGE + 2
 
     def jobs(self, game: Game) -> list[bytes]:
-        self.asked.clear()
+        self.requested.clear()
         return [e.args["job"] for e in game.events("JobCreated")]
 
 

@@ -50,7 +50,7 @@ class Proxy(BaseHTTPRequestHandler):
 
 
 class FaultyProxy(Proxy):
-    """It fails in one of four ways."""
+    """Fails in one of four ways."""
 
     dice: random.Random
     faults: dict[str, int]
@@ -75,7 +75,7 @@ class FaultyProxy(Proxy):
 
 
 class DeadlyProxy(Proxy):
-    """It kills the sender of a transaction: the first time before it arrives, then after it arrived, and so on."""
+    """Kills the sender of each transaction, in turn before and after the transaction arrives."""
 
     kill: Callable[[], None] = staticmethod(lambda: None)
     kills = 0
@@ -92,29 +92,29 @@ class DeadlyProxy(Proxy):
 
 
 class LyingProxy(Proxy):
-    """It answers by `lie`; honest without one."""
+    """Replies by the function `lie`; without one, honestly."""
 
     lie: Lie | None = None
-    batches = True  # are taken
+    batches = True  # batches of requests are accepted
 
     def do_POST(self) -> None:
         body, lie = self.body(), type(self).lie
         if lie is None:
             return self.reply(self.forward(body))
-        asked = json.loads(body)
-        if isinstance(asked, list) and not self.batches:
+        query = json.loads(body)
+        if isinstance(query, list) and not self.batches:
             return self.reply(b'{"jsonrpc": "2.0", "error": {"code": -32600, "message": "no batches"}}')
-        told = [self.told(one) for one in asked] if isinstance(asked, list) else self.told(asked)
-        self.reply(json.dumps(told).encode())
+        replies = [self.reply_to(one) for one in query] if isinstance(query, list) else self.reply_to(query)
+        self.reply(json.dumps(replies).encode())
 
-    def told(self, asked: Request) -> Request:
+    def reply_to(self, query: Request) -> Request:
         """The reply to one request, of a batch too."""
-        found = type(self).lie(asked, lambda: json.loads(self.forward(json.dumps(asked).encode())))
-        return {"jsonrpc": "2.0", "id": asked["id"]} | found
+        found = type(self).lie(query, lambda: json.loads(self.forward(json.dumps(query).encode())))
+        return {"jsonrpc": "2.0", "id": query["id"]} | found
 
 
 class DeepProxy(Proxy):
-    """It answers with lists in lists."""
+    """Replies with deeply nested lists."""
 
     def do_POST(self) -> None:
         self.body()
@@ -122,7 +122,7 @@ class DeepProxy(Proxy):
 
 
 class HugeProxy(Proxy):
-    """It sends zeros: without an end in a header, a body or chunks of one, or as many as `packed` holds."""
+    """Sends zeros: endlessly in a header, a body or its chunks, or the compressed content of `packed`."""
 
     begin, packed = "", b""
 
@@ -144,21 +144,21 @@ class HugeProxy(Proxy):
 
 
 class RedirectingProxy(Proxy):
-    """It redirects all requests, in a circle."""
+    """Redirects all requests, in a circle."""
 
-    asked = 0
+    requests = 0
 
     def do_POST(self) -> None:
         self.body()
-        type(self).asked += 1
+        type(self).requests += 1
         self.send_response(307)
-        self.send_header("Location", f"/{self.asked}")
+        self.send_header("Location", f"/{self.requests}")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
 
 class DrippingProxy(Proxy):
-    """It sends its replies byte by byte, from `begin` on: the body, the header, or informative answers for ever."""
+    """Sends its replies byte by byte, from `begin` on: the body, the header, or endless informational responses."""
 
     pause, begin = 0.0, "body"
 

@@ -49,7 +49,7 @@ CHAINS = [
 
 
 class Story:
-    """A block with the contract, then `length` in each of which its counter grows and a stranger is paid."""
+    """A block with the contract, then `length` blocks that each increase its counter and pay another account."""
 
     def __init__(self, ask: Ask, length: int = 4) -> None:
         self.ask = ask
@@ -81,7 +81,7 @@ class Story:
         return receipt
 
     def grow(self) -> dict[str, Any]:
-        """The counter, and what a stranger has: two blocks, of which the second is the story's."""
+        """Increase the counter and the other account's balance: two blocks, of which the second is the story's."""
         self.mined({"to": self.contract, "data": "0x01"})
         self.mined({"to": STRANGER, "value": hex(MARKED)})
         self.blocks.append(self.block("latest"))
@@ -127,7 +127,7 @@ def names(block: dict[str, Any]) -> list[Any]:
     return [number, digest, *objects, {"blockHash": digest, "requireCanonical": False}]
 
 
-def test_state_is_that_of_the_block_that_is_named(story: Story) -> None:
+def test_state_is_that_of_the_named_block(story: Story) -> None:
     order = [*range(len(story.blocks)), *reversed(range(len(story.blocks)))]  # forwards, and back again
     for i in order:
         for which in names(story.blocks[i]):
@@ -146,7 +146,7 @@ def test_tags_name_blocks(story: Story) -> None:
     assert all(pending[key] == last[key] for key in ("counter", "slot", "nonce", "balance", "code"))
 
 
-def test_moved_time_is_pending_s_alone(story: Story) -> None:
+def test_moved_time_affects_the_pending_block_only(story: Story) -> None:
     before = story.state("latest")
     story.get("evm_increaseTime", 1000)
     assert story.state("latest") == before and story.state("pending")["time"] >= before["time"] + 1000
@@ -202,7 +202,7 @@ def reads(story: Story) -> list[tuple[Any, ...]]:
     return [("eth_call", {"to": account}), ("eth_getStorageAt", account, "0x0"), *((name, account) for name in methods)]
 
 
-def test_where_there_is_no_block_an_error_is_the_answer(story: Story) -> None:
+def test_requests_for_an_unknown_block_give_an_error(story: Story) -> None:
     unknown = [NOWHERE, {"blockHash": NOWHERE}, {"blockHash": NOWHERE, "requireCanonical": True}]
     future = [hex(story.newest() + 1 + i) for i in (0, 1, 10**6)]
     both = {"blockHash": story.blocks[0]["hash"], "blockNumber": "0x1"}
@@ -214,7 +214,7 @@ def test_where_there_is_no_block_an_error_is_the_answer(story: Story) -> None:
             assert story.refused(*request, which)["code"] == -32602, which
 
 
-def test_a_block_that_was_undone_is_answered_with_an_error(story: Story) -> None:
+def test_requests_for_an_undone_block_give_an_error(story: Story) -> None:
     point, stays = story.get("evm_snapshot"), story.state("latest")
     gone = story.grow()
     assert story.state(gone["hash"])["counter"] == stays["counter"] + 1
@@ -231,7 +231,7 @@ def test_a_block_that_was_undone_is_answered_with_an_error(story: Story) -> None
 
 
 @pytest.mark.parametrize("chain", [embedded, fast])
-def test_errors_are_geth_s(chain: Callable[..., Any]) -> None:
+def test_errors_are_those_of_geth(chain: Callable[..., Any]) -> None:
     with chain() as ask:
         story = Story(ask, 1)
         point, digest = story.get("evm_snapshot"), story.grow()["hash"]
@@ -246,7 +246,7 @@ def test_errors_are_geth_s(chain: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("chain", [embedded, fast])
-def test_states_that_are_no_longer_kept_are_errors(chain: Callable[..., Any]) -> None:
+def test_requests_for_pruned_states_give_an_error(chain: Callable[..., Any]) -> None:
     with chain(history=3) as ask:
         story = Story(ask, 4)
         newest = story.newest()

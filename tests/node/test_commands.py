@@ -54,7 +54,7 @@ class Hand:
         )  # fmt: skip
 
     def run(self, *command: str, rc: int = 0) -> tuple[list[dict[str, Any]], str]:
-        """Its output as objects, and its error."""
+        """The output as objects, and the text on stderr."""
         out, err = (process := self.start(*command)).communicate(timeout=300)
         assert process.returncode == rc, err
         return [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
@@ -91,8 +91,8 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
     assert texts[-1]["call"] == "acceptJob" and texts[-1]["due"]
 
     common = ("--bundle", "bundle", "--any-terms")
-    told_to = ("--notify", "sh -c 'cat >> notified'")
-    training = trainer.start("trainer", *at, *common, "--store", "trainer", "--job", job, *told_to)
+    with_notify = ("--notify", "sh -c 'cat >> notified'")
+    training = trainer.start("trainer", *at, *common, "--store", "trainer", "--job", job, *with_notify)
     auditing = auditor.start("auditor", *at, *common, "--store", "auditor", "--device", "compatible", "--once")
     game = Game(some_scene.chain, deployed[-1]["game"])
     try:
@@ -105,15 +105,15 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
         watched, _ = looker.run("monitor", *at, "--account", trainer.wallet.address, "--once", *own)
         assert [(w["event"], w["jobs"]) for w in watched] == [("calm", 1)]
         poor = Wallet(some_scene.chain).address
-        watched, _ = looker.run("monitor", *at, "--account", poor, "--once", *told_to, rc=1)
+        watched, _ = looker.run("monitor", *at, "--account", poor, "--once", *with_notify, rc=1)
         assert [w["kind"] for w in watched] == ["balance"]
         some_scene.chain.advance(game.job(bytes.fromhex(job)).spec.challenge_window + 1)
         assert (training.wait(120), auditing.wait(120)) == (0, 0)
     finally:
         for process in (training, auditing):
             process.kill()
-    said = [json.loads(line) for line in auditing.stdout]
-    assert [line["agrees"] for line in said if line["event"] == "audited"] == [True]
+    output = [json.loads(line) for line in auditing.stdout]
+    assert [line["agrees"] for line in output if line["event"] == "audited"] == [True]
     moves = [line["move"] for line in map(json.loads, training.stdout) if line["event"] == "sent"]
     assert moves == ["acceptJob", "postClaim", "finalize", "withdraw"]
     notified = [json.loads(line) for line in (tmp_path / "notified").read_text().splitlines()]
@@ -134,13 +134,13 @@ def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_pat
 
 
 def test_an_interrupted_command_reports_it(tmp_path: Path) -> None:
-    def hear() -> None:
+    def end_on_interrupt() -> None:
         """A shell's background jobs ignore Ctrl-C, and these tests may be one."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     process = subprocess.Popen(
         [sys.executable, "-m", "vgame.cli", "chain"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=end_on_interrupt,
     )  # fmt: skip
     try:
         assert process.stdout.readline().startswith("http://")
@@ -161,7 +161,7 @@ def test_unprintable_text_is_escaped(tmp_path: Path) -> None:
     assert "B\\xfcndel: " in done.stdout
 
 
-def test_streams_that_are_closed_lead_nowhere(tmp_path: Path) -> None:
+def test_closed_streams_are_not_replaced_by_other_files(tmp_path: Path) -> None:
     """Started like a daemon: printed text is written into no other file."""
     shell = f'exec "{sys.executable}" -m vgame.cli inspect "{tmp_path}" <&- >&-'
     done = subprocess.run(["sh", "-c", shell], env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)

@@ -16,16 +16,16 @@ from vgame.chain.events import Block, Events
 from vgame.errors import EndpointError, VgameError
 
 
-def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: int) -> None:
-    """One request in ten fails: a search that began anew each time would not reach an early opening."""
+def test_a_search_backwards_continues_after_an_outage(provider: Provider, born: int) -> None:
+    """One request in ten fails: a search that started again each time would not reach an early opening."""
     game, honest = provider.game(), provider.answer
     jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
     left = [0]
 
-    def fails(asked: Request, truth: Truth) -> Request:
-        left[0] -= asked["method"] == "eth_getLogs"
-        away = asked["method"] == "eth_getLogs" and left[0] < 0
-        return {"error": {"code": -32000, "message": "away"}} if away else honest(asked, truth)
+    def fails(query: Request, truth: Truth) -> Request:
+        left[0] -= query["method"] == "eth_getLogs"
+        away = query["method"] == "eth_getLogs" and left[0] < 0
+        return {"error": {"code": -32000, "message": "away"}} if away else honest(query, truth)
 
     provider.handler.lie = staticmethod(fails)
     looks, found = 0, []
@@ -36,14 +36,14 @@ def test_a_search_backwards_goes_on_after_an_outage(provider: Provider, born: in
     assert [e.args["job"] for e in found] == [jobs[0]] and looks > 1
 
 
-def test_missing_data_are_searched_again(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs lag. Some ranges at a time, and the last block of a long search has to be there."""
+def test_missing_data_are_searched_for_again(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs lag. Some ranges are searched at a time, and the last block of a long search must be available."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Events, "AGAIN", 1)
     game = provider.game()
     jobs, topics = provider.jobs(game), (Web3.to_hex(game._topic("JobCreated")),)
-    nothing = lambda asked, truth: {"result": []} if asked["method"] == "eth_getLogs" else honest(asked, truth)  # noqa: E731
+    nothing = lambda query, truth: {"result": []} if query["method"] == "eth_getLogs" else honest(query, truth)  # noqa: E731
     provider.handler.lie = staticmethod(nothing)
     assert game._events.find(topics, born, {"job": jobs[0]}) == []
     provider.handler.lie = staticmethod(honest)
@@ -66,9 +66,9 @@ def test_old_ranges_are_read_again_in_small_parts(
     monkeypatch.setattr(Events, "AGAIN", 1)
     game = provider.game()
 
-    def lags(asked: Request, truth: Truth) -> Request:
-        text = honest(asked, truth)
-        return text | {"result": []} if asked["method"] == "eth_getLogs" and provider.asked[-1][0] == born else text
+    def lags(query: Request, truth: Truth) -> Request:
+        text = honest(query, truth)
+        return text | {"result": []} if query["method"] == "eth_getLogs" and provider.requested[-1][0] == born else text
 
     provider.handler.lie = staticmethod(lags)
     known = provider.jobs(game)  # without the jobs of the first range
@@ -82,7 +82,7 @@ def test_old_ranges_are_read_again_in_small_parts(
     looks = 0
     while (found := provider.jobs(game)) == known:
         looks += 1
-        assert len(provider.asked) <= 4 and looks <= provider.ranges
+        assert len(provider.requested) <= 4 and looks <= provider.ranges
     assert found == everything and looks >= 2
     game.events("ClaimPosted")
     now[0] += Events.TRUSTED + 1.0  # an outage: no request was possible
@@ -104,11 +104,11 @@ def test_unreadable_values_are_kept(provider: Provider, born: int, monkeypatch: 
     assert game._events.find(topics, born, {"job": bytes(32)}) == []
     bound = provider.scene.chain.web3.eth.block_number - 2 * RANGE
 
-    def pruned(asked: Request, truth: Truth) -> Request:
-        if asked["method"] == "eth_getLogs" and int(asked["params"][0]["fromBlock"], 16) < bound:
+    def pruned(query: Request, truth: Truth) -> Request:
+        if query["method"] == "eth_getLogs" and int(query["params"][0]["fromBlock"], 16) < bound:
             tried[0] += 1
             return {"error": {"code": -32000, "message": "history of that block is not available"}}
-        return honest(asked, truth)
+        return honest(query, truth)
 
     provider.handler.lie = staticmethod(pruned)
     now[0] += Events.TRUSTED + 1.0
@@ -124,7 +124,9 @@ def test_unreadable_values_are_kept(provider: Provider, born: int, monkeypatch: 
     assert look() and tried[0]
 
 
-def test_values_no_longer_served_are_kept(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_the_endpoint_no_longer_serves_are_kept(
+    provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An endpoint that answers without its old logs must not make an auditor forget posts."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -132,9 +134,9 @@ def test_values_no_longer_served_are_kept(provider: Provider, born: int, monkeyp
     known = provider.jobs(game)
     bound = provider.scene.chain.web3.eth.block_number
 
-    def pruned(asked: Request, truth: Truth) -> Request:
-        old = asked["method"] == "eth_getLogs" and int(asked["params"][0]["fromBlock"], 16) < bound - 2 * RANGE
-        return {"result": []} if old else honest(asked, truth)
+    def pruned(query: Request, truth: Truth) -> Request:
+        old = query["method"] == "eth_getLogs" and int(query["params"][0]["fromBlock"], 16) < bound - 2 * RANGE
+        return {"result": []} if old else honest(query, truth)
 
     provider.handler.lie = staticmethod(pruned)
     for _ in range(3):
@@ -144,18 +146,18 @@ def test_values_no_longer_served_are_kept(provider: Provider, born: int, monkeyp
 
 
 def test_values_are_read_again_at_every_look(provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small enough for endpoints that keep few blocks; orders of others are not decoded again for a day."""
+    """Small ranges, for endpoints that keep few blocks; orders of other accounts are not decoded again for a day."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Events, "RANGE", 10_000)
     game = provider.game()
     known = provider.jobs(game)
 
-    def pruned(asked: Request, truth: Truth) -> Request:
+    def pruned(query: Request, truth: Truth) -> Request:
         newest = provider.scene.chain.web3.eth.block_number
-        if asked["method"] == "eth_getLogs" and int(asked["params"][0]["fromBlock"], 16) < newest - 3 * RANGE:
+        if query["method"] == "eth_getLogs" and int(query["params"][0]["fromBlock"], 16) < newest - 3 * RANGE:
             return {"error": {"code": 4444, "message": "pruned history unavailable"}}
-        return honest(asked, truth)
+        return honest(query, truth)
 
     now[0] += Events.LATER
     assert provider.jobs(game) == known
@@ -165,29 +167,29 @@ def test_values_are_read_again_at_every_look(provider: Provider, born: int, monk
         now[0] += Events.LATER
         assert provider.jobs(game) == known
     young = provider.scene.post(SETUP).id
-    assert provider.jobs(game) == [*known, young] and len(provider.asked) <= 2
+    assert provider.jobs(game) == [*known, young] and len(provider.requested) <= 2
 
 
-def test_a_newest_block_that_lags_makes_nothing_forgotten(
+def test_a_lagging_newest_block_discards_no_events(
     provider: Provider, born: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One reply of a node that is a quarter of an hour behind must not cost a scan of the whole chain. If it lasts, the
-    settled block was wrong, and is given up."""
+    """One reply of a node that is a quarter of an hour behind must not cause a scan of the whole chain. If the lag
+    lasts, the settled block was wrong and is discarded."""
     honest, now = provider.answer, [0.0]
     monkeypatch.setattr(events, "time", SimpleNamespace(monotonic=lambda: now[0]))
     game = provider.game()
     known = provider.jobs(game)
     old = provider.scene.chain.web3.provider.make_request("eth_getBlockByNumber", [hex(born + 1), False])["result"]
 
-    def lags(asked: Request, truth: Truth) -> Request:
-        latest = asked["method"] == "eth_getBlockByNumber" and asked["params"][0] == "latest"
-        return truth() | {"result": old} if latest else honest(asked, truth)
+    def lags(query: Request, truth: Truth) -> Request:
+        latest = query["method"] == "eth_getBlockByNumber" and query["params"][0] == "latest"
+        return truth() | {"result": old} if latest else honest(query, truth)
 
     provider.handler.lie = staticmethod(lags)
     with pytest.raises(EndpointError, match=f"shows block {born + 1} as the newest.*it lags"):
         provider.jobs(game)
     provider.handler.lie = staticmethod(honest)
-    assert provider.jobs(game) == known and len(provider.asked) <= 2
+    assert provider.jobs(game) == known and len(provider.requested) <= 2
     game._events._settled = Block(10**6, bytes(32), 0)
     for passed in (0.0, Events.LATER / 2, Events.LATER / 2 - 1):
         now[0] += passed

@@ -29,7 +29,7 @@ from vgame.system.progress import Reporter
 
 
 def patient(play: Play, chain: Chain, cls: type[Player], lies=None) -> tuple[Player, Retry]:
-    """A player whose endpoint is `chain`, kept going as `vgame trainer` and `vgame auditor` keep it going."""
+    """A player whose endpoint is `chain`, in a loop like that of `vgame trainer` and `vgame auditor`."""
     wallet = Wallet(play.scene.chain)
     play.scene.chain.fund(wallet.address, 100 * 10**18)
     game = Game(chain, play.scene.address, Wallet(chain, wallet.key))
@@ -70,14 +70,15 @@ def reorganise(chain: Chain, depth: int) -> None:
 
 
 def bury(chain: Chain) -> None:
-    """So many empty blocks that a reorganisation undoes only later ones."""
+    """Add empty blocks, so that a reorganisation undoes only later ones."""
     chain.web3.provider.make_request("anvil_mine", [hex(64)])
 
 
 @pytest.mark.node
 @pytest.mark.parametrize("depth", of_many((1, 3, 6), 3))
-def test_moves_that_a_reorganisation_undid_are_made_again(node: Scene, depth: int) -> None:
-    """F3: also a challenge and a reveal; a move names its target by content, so none of them does harm elsewhere."""
+def test_moves_undone_by_a_reorganisation_are_made_again(node: Scene, depth: int) -> None:
+    """F3: also a challenge and a reveal; a move names its target by content, so none of them has an effect on another
+    target."""
     play = node.claimed(SETUP, LIE)
     auditor = play.auditor()
     bury(node.chain)
@@ -113,7 +114,7 @@ def test_an_honest_trainer_survives_reorganisations(node: Scene) -> None:
 
 
 @pytest.mark.parametrize("part", ["body", "header", "continue"])
-def test_a_reply_that_drips_is_no_answer(some_scene: Scene, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+def test_a_reply_of_single_bytes_is_no_answer(some_scene: Scene, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """Also line by line of its header, or with endless headers: one time limit covers the whole reply."""
     with served(DrippingProxy, some_scene.chain.url, begin=part) as (handler, url):
         chain = Chain(url)
@@ -128,7 +129,7 @@ def test_a_reply_that_drips_is_no_answer(some_scene: Scene, monkeypatch: pytest.
 
 @pytest.mark.parametrize("part", of_many(("body", "chunk", "header", "compressed"), "header", "compressed"))
 def test_a_reply_without_an_end_is_no_answer(some_scene: Scene, part: str) -> None:
-    """It cannot fill the memory, compressed neither."""
+    """It cannot fill the memory, not even compressed."""
     with served(HugeProxy, some_scene.chain.url, packed=gzip.compress(bytes(2**28))) as (handler, url):
         chain = Chain(url)
         handler.begin = part
@@ -148,4 +149,4 @@ def test_a_redirection_is_not_followed(some_scene: Scene) -> None:
         where = r"redirects to \.\.\./\.\.\.; if you trust that address, give its URL"  # of the same host
         with pytest.raises(ChainError, match=where):
             Chain(url)
-        assert handler.asked == 1
+        assert handler.requests == 1

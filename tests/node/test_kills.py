@@ -23,8 +23,8 @@ from vgame.chain.wallet import Wallet
 PLAYER = Path(__file__).resolve().parent / "player.py"
 
 
-class Mortal:
-    """A player's process, killed a random while after it is ready, as often as asked for; then left alone."""
+class KilledPlayer:
+    """A player's process, killed `kills` times, each a random time after it is ready; then left running."""
 
     def __init__(self, role: str, play: Play, wallet: Wallet, kills: int, dice: random.Random) -> None:
         self.wallet, self.kills, self.dice, self.killed = wallet, kills, dice, 0
@@ -41,7 +41,7 @@ class Mortal:
         self.death = None
 
     def watch(self) -> None:
-        """Kill it when its time has come; start it again."""
+        """Kill the process at its time; start it again."""
         if self.process.poll() is None and self.killed < self.kills:
             if self.death is None:
                 assert self.process.stdout.readline() == "ready\n"
@@ -69,9 +69,9 @@ def until(condition: Callable[[], bool], *turns: Callable[[], object], timeout: 
 
 
 def auditor_wins(scene: Scene, kills: int, dice: random.Random) -> int:
-    """A cheat in this process against a mortal auditor."""
+    """A cheat in this process against an auditor that is killed."""
     play = scene.claimed(SETUP, word_lie(6, SUM, 4, 1)[0])
-    auditor = Mortal("auditor", play, scene.wallet(), kills, dice)
+    auditor = KilledPlayer("auditor", play, scene.wallet(), kills, dice)
     until(lambda: play.phase is Phase.CONVICTED, auditor.watch, play.trainer.step)
     auditor.kills = auditor.killed
     until(lambda: not play.client.credits(auditor.wallet.address), auditor.watch)
@@ -82,9 +82,9 @@ def auditor_wins(scene: Scene, kills: int, dice: random.Random) -> int:
 
 
 def trainer_wins(scene: Scene, kills: int, dice: random.Random) -> int:
-    """A mistaken auditor in this process against a mortal trainer."""
+    """A mistaken auditor in this process against a trainer that is killed."""
     play = scene.post(SETUP)
-    trainer = Mortal("trainer", play, scene.wallet(), kills, dice)
+    trainer = KilledPlayer("trainer", play, scene.wallet(), kills, dice)
     until(lambda: play.phase is Phase.CLAIMED, trainer.watch)
     accuser = play.auditor(state_lie(6, 5, 0)[0], Mistaken)
     until(lambda: play.job.disputes == 1 and play.job.open == 0, trainer.watch, accuser.step)
@@ -101,19 +101,19 @@ def trainer_wins(scene: Scene, kills: int, dice: random.Random) -> int:
 @pytest.mark.node
 @pytest.mark.nightly
 @pytest.mark.parametrize("wins", [auditor_wins, trainer_wins])
-def test_a_kill_at_every_transaction_loses_and_doubles_nothing(
+def test_a_kill_at_every_transaction_loses_and_repeats_none(
     node: Scene, wins: Callable[[Scene, int, random.Random], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of the acceptance, the claim, `finalize` and `withdraw`: before the transaction arrives, and before its
     reply does."""
     with served(DeadlyProxy, node.chain.url) as (handler, url):
 
-        class Doomed(Mortal):
+        class KilledAtTransactions(KilledPlayer):
             def endpoint(self, scene: Scene) -> str:
                 handler.kill = staticmethod(lambda: self.process.kill())
                 return url
 
-        monkeypatch.setattr(f"{__name__}.Mortal", Doomed)
+        monkeypatch.setattr(f"{__name__}.Mortal", KilledAtTransactions)
         wins(node, 0, random.Random(0))
         assert handler.kills >= 16  # twice for each of its transactions
         check_money(node)

@@ -46,20 +46,20 @@ def last_bit(data: bytearray) -> bytearray:
 
 
 def emptied(data: bytearray) -> bytearray:
-    """A list of children, or a leaf, without anything in it."""
+    """An empty list of children, or an empty leaf."""
     length = 96 if int.from_bytes(data[64:96]) == 96 else 32
     data[length : length + 32] = bytes(32)
     return data
 
 
 def no_logs(query: Request, truth: Truth) -> Request:
-    """No events at all: an endpoint that lags behind itself."""
+    """No events at all: an endpoint whose logs lag behind its state."""
     reply = truth()
     return reply | {"result": []} if query["method"] in ("eth_getLogs", "eth_getBlockReceipts") else reply
 
 
 def instead(old: str, new: str) -> Any:
-    """One string for another in every answer: a lie without contradiction."""
+    """One string for another in every answer: a consistent lie."""
 
     def lie(query: Request, truth: Truth) -> Request:
         reply = truth()
@@ -109,7 +109,7 @@ def forged_receipts() -> Any:
     return lie
 
 
-def foreign_receipts(query: Request, truth: Truth) -> Request:
+def receipts_of_another(query: Request, truth: Truth) -> Request:
     """The receipt of another transaction."""
     reply = truth()
     if query["method"] == "eth_getTransactionReceipt" and reply["result"]:
@@ -118,7 +118,7 @@ def foreign_receipts(query: Request, truth: Truth) -> Request:
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_a_receipt_without_its_effect_is_not_believed(node: Scene) -> None:
+def test_a_receipt_without_its_effect_is_rejected(node: Scene) -> None:
     """Challenge, move, answer, claim: swallowed transactions are sent again, and the game continues."""
     with table(node, LIE) as t:
         auditor = t.seat(Auditor)
@@ -134,7 +134,7 @@ def test_a_receipt_without_its_effect_is_not_believed(node: Scene) -> None:
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_a_trainer_believes_no_forged_receipt_either(node: Scene) -> None:
+def test_a_trainer_rejects_a_forged_receipt_too(node: Scene) -> None:
     with table(node) as t:
         t.play = node.post(SETUP)
         trainer = t.seat(Trainer)
@@ -150,18 +150,18 @@ def test_a_trainer_believes_no_forged_receipt_either(node: Scene) -> None:
         assert t.play.run_to_end(accuser, trainer) is Phase.FINAL
 
 
-def test_every_kind_of_call_leaves_a_mark(node: Scene) -> None:
-    """No call of a whole game is doubted by an honest endpoint: else a player would report false lies."""
+def test_an_honest_endpoint_is_never_reported(node: Scene) -> None:
+    """In a whole game, no check of a call fails for an honest endpoint: otherwise a player would report false lies."""
     with table(node, LIE) as t:
         auditor, trainer = t.seat(Auditor), t.play.trainer
         assert t.play.run_to_end(trainer, auditor) is Phase.CONVICTED
         assert {name for name, _ in t.play.events()} >= {"Revealed", "LeafOpened", "PartialsPosted", "Convicted"}
 
 
-def test_the_receipt_of_something_else(node: Scene) -> None:
+def test_a_receipt_of_another_transaction_is_reported(node: Scene) -> None:
     with table(node, LIE) as t:
         auditor = t.seat(Auditor)
-        t.proxy.lie = staticmethod(foreign_receipts)
+        t.proxy.lie = staticmethod(receipts_of_another)
         with pytest.raises(EndpointError, match="returns the receipt of"):
             auditor.step()
 
@@ -184,9 +184,9 @@ def test_an_opening_must_hash_to_its_node(node: Scene, before: str, opening: str
         assert t.play.run_to_end(t.play.trainer, t.again(auditor)) is Phase.CONVICTED
 
 
-def test_a_claim_that_is_not_the_one_on_chain_is_not_challenged(node: Scene) -> None:
-    """The auditor believes a lie without contradiction; but it stakes its bond against the root that it was shown: the
-    contract refuses."""
+def test_a_claim_other_than_the_one_on_chain_is_not_challenged(node: Scene) -> None:
+    """The auditor accepts a consistent lie; but it stakes its bond against the root that it was shown, and the contract
+    refuses."""
     with table(node) as t:
         auditor = t.seat(Auditor)
         lie = instead(t.play.job.run_root.hex(), "ab" * 32)
@@ -199,7 +199,7 @@ def test_a_claim_that_is_not_the_one_on_chain_is_not_challenged(node: Scene) -> 
         assert auditor.agrees() and t.play.run_to_end(t.play.trainer, auditor) is Phase.FINAL
 
 
-def test_other_terms_than_the_order(node: Scene) -> None:
+def test_other_terms_than_the_orders_are_reported(node: Scene) -> None:
     with table(node, LIE) as t:
         auditor = t.seat(Auditor)
         word = "{:064x}".format
@@ -207,7 +207,7 @@ def test_other_terms_than_the_order(node: Scene) -> None:
         refuses(t, auditor, lie, EndpointError, "shows other terms")
 
 
-def test_a_dispute_reported_at_another_place(node: Scene) -> None:
+def test_a_dispute_shown_at_another_place(node: Scene) -> None:
     """Compared with the wrong piece of the own run the first child would differ, and naming it would lose the
     dispute."""
     with table(node, state_lie(6, 5, 0)[0]) as t:

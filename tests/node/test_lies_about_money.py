@@ -1,4 +1,5 @@
-"""A dishonest endpoint that names chains, fees, tips and nonsense: nothing is signed beyond the user's limits."""
+"""A dishonest endpoint with false chains, fees, tips and malformed replies: nothing is signed beyond the user's
+limits."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def cheat(real_scene: Scene) -> Play:
 
 
 def test_another_chain_after_an_outage(node: Scene) -> None:
-    """The endpoint was restarted with something else behind it: another chain, or this one with other code."""
+    """After a restart the endpoint has another chain behind it, or this one with other code."""
     with table(node, LIE) as t, embedded_chain() as other:
         auditor = t.seat(Auditor)
         truth = t.proxy.target
@@ -67,7 +68,7 @@ def fee_lie(base: int | None = None, tip: int | None = None) -> Any:
     return lie
 
 
-def test_a_tip_that_an_endpoint_names_is_paid_up_to_the_usual_one(real_scene: Scene) -> None:
+def test_a_suggested_tip_is_paid_up_to_the_usual_one(real_scene: Scene) -> None:
     with table(real_scene, play=real_scene.post(SETUP)) as t:
         trainer = t.seat(Trainer)
         before = real_scene.chain.balance(trainer.address)
@@ -98,10 +99,10 @@ def test_a_base_fee_above_the_users_limit(real_scene: Scene, monkeypatch: pytest
         assert [(tx["maxPriorityFeePerGas"], tx["maxFeePerGas"]) for tx in offers] == [(300 * GWEI, 500 * GWEI)]
 
 
-def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
+def test_a_withheld_receipt_raises_the_offer_at_most_to_the_multiple(
     node: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An endpoint that collects signed transactions has one at most of so much at the end."""
+    """An endpoint that collects signed transactions has at most one with the largest offer at the end."""
     with table(node) as t:
         monkeypatch.setattr(wallet_module, "RECEIPT_TIMEOUT", 0)
         wallet, offers = t.seat(Trainer).game.wallet, []
@@ -119,8 +120,10 @@ def test_a_receipt_that_is_withheld_raises_the_offer_to_the_multiple(
         assert len(offers) > 5 and offers == sorted(set(offers)) and offers[-1] == FEE_MULTIPLE * USUAL_TIP
 
 
-def test_nothing_waits_for_a_number_that_cannot_be_reached(node: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint counts too many for a moment, and keeps what is sent with that number."""
+def test_a_transaction_with_an_unreachable_nonce_is_not_waited_for(
+    node: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment, an endpoint counts too many transactions, and it keeps the transaction with that nonce."""
     with table(node) as t:
         monkeypatch.setattr(wallet_module, "RECEIPT_TIMEOUT", 0)
         wallet, sent = t.seat(Trainer).game.wallet, list[str]()
@@ -158,7 +161,7 @@ def test_nothing_waits_for_a_number_that_cannot_be_reached(node: Scene, monkeypa
         ("eth_getTransactionReceipt", {"transactionHash": "0x"}),
     ],
 )
-def test_an_answer_that_is_nonsense_is_one_sentence(cheat: Play, method: str, nonsense: Any) -> None:
+def test_a_malformed_answer_is_one_sentence(cheat: Play, method: str, nonsense: Any) -> None:
     """Agents wait for a VgameError to pass; any other error ends them."""
     with table(cheat.scene, play=cheat) as t:
         auditor = t.seat(Auditor)
@@ -186,14 +189,14 @@ except EndpointError as error:
 """
 
 
-def test_lists_in_lists_do_not_end_the_process() -> None:
+def test_deeply_nested_lists_do_not_end_the_process() -> None:
     with served(DeepProxy, "") as (_, url):
         run = forked.run([sys.executable, "-c", ASK, url])
     assert run.returncode == 0 and "cannot be read" in run.stdout, (run.returncode, run.stdout)
 
 
 @pytest.mark.parametrize("data", ["zz", {"a": 1}, 5, "0x" + "11" * 36, "0x", None, "0xdeadbeef"])
-def test_a_revert_that_is_nonsense(cheat: Play, data: Any) -> None:
+def test_a_malformed_revert(cheat: Play, data: Any) -> None:
     with table(cheat.scene, play=cheat) as t:
         game = t.seat(Auditor).game
 
@@ -208,7 +211,7 @@ def test_a_revert_that_is_nonsense(cheat: Play, data: Any) -> None:
             game.check_parts()
 
 
-def test_a_phase_that_there_is_not(cheat: Play) -> None:
+def test_an_unknown_phase(cheat: Play) -> None:
     with table(cheat.scene, play=cheat) as t:
         game = t.seat(Auditor).game
 

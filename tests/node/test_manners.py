@@ -65,11 +65,11 @@ def test_a_node_with_a_minimum_tip_is_paid_it(t: Table, least: int, message: str
     trainer.accept()
     assert t.play.job.phase is Phase.ACCEPTED
     paid = before - t.play.scene.chain.balance(trainer.address) - SPEC.trainer_bond
-    assert paid < 200_000 * (least + 4) * GWEI  # not more than it asks
+    assert paid < 200_000 * (least + 4) * GWEI  # not more than its minimum
 
 
 @pytest.mark.parametrize("message", LOW)
-def test_a_least_tip_that_the_node_does_not_suggest_is_found(t: Table, message: str) -> None:
+def test_a_minimum_tip_that_the_node_does_not_suggest_is_found(t: Table, message: str) -> None:
     trainer = t.seat(Trainer)
     t.proxy.lie = staticmethod(least_tip(25 * GWEI, message, GWEI))
     trainer.accept()
@@ -95,7 +95,7 @@ def test_no_tip_above_the_owners_limit(t: Table, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "message", ["insufficient funds for gas * price + value", "nonce too low", "intrinsic gas too low"]
 )
-def test_other_refusals_are_not_answered_by_a_dearer_offer(t: Table, message: str) -> None:
+def test_other_refusals_do_not_raise_the_offer(t: Table, message: str) -> None:
     trainer, offers = t.seat(Trainer), []
 
     def lie(query: Request, truth: Truth) -> Request:
@@ -111,8 +111,8 @@ def test_other_refusals_are_not_answered_by_a_dearer_offer(t: Table, message: st
 
 
 @pytest.mark.parametrize("excess", [1, 50, 99])
-def test_a_node_that_caps_a_transaction_is_offered_less(t: Table, excess: int) -> None:
-    """The cap lies between what the base fee asks and what is offered at first: so many hundredths of the way."""
+def test_the_offer_falls_below_the_cap_of_a_node(t: Table, excess: int) -> None:
+    """The cap lies between the base fee's cost and the first offer, at so many hundredths of the way."""
     trainer, sent = t.seat(Trainer), []
     base, tip = t.chain.fees()
 
@@ -162,8 +162,8 @@ FORMS: dict[str, Callable[[str], Request]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_revert_is_known_in_every_form(t: Table, form: str) -> None:
-    """So harmless errors are recognised, and people read the contract's own name of the error."""
+def test_a_revert_is_recognised_in_every_form(t: Table, form: str) -> None:
+    """Harmless errors are recognised, and messages show the contract's own name of the error."""
     game = t.play.scene.game()
     with pytest.raises(ContractError) as plain:
         game._call("turn", t.play.id, 9)

@@ -16,7 +16,7 @@ from vgame.chain.game import Game
 
 
 class Counting(Proxy):
-    """It counts requests, and takes no batches where `alone`."""
+    """Counts requests; with `alone`, accepts no batches."""
 
     count, alone = 0, False
 

@@ -16,8 +16,8 @@ from vgame.system.progress import Reporter
 Told = list[tuple[str, dict[str, Any]]]
 
 
-def told_of(player: Player) -> Told:
-    """The events of a player, from now on."""
+def reports_of(player: Player) -> Told:
+    """The events that the player reports from now on."""
     output: Told = []
     reporter = Reporter(who="player")
     reporter.listeners.append(lambda event, fields: output.append((event, fields)))
@@ -32,14 +32,14 @@ def named(output: Told, event: str) -> list[dict[str, Any]]:
 def convicted(scene: Scene) -> tuple[Play, Player, Told, Told]:
     play = scene.claimed(SETUP, word_lie(6, SUM, 4, 1)[0])
     auditor = play.auditor()
-    heard, other = told_of(auditor), told_of(play.trainer)
+    reports, other = reports_of(auditor), reports_of(play.trainer)
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
-    return play, auditor, heard, other
+    return play, auditor, reports, other
 
 
 def test_every_transaction_is_reported_with_its_gas_and_hash(some_scene: Scene) -> None:
-    play, auditor, heard, _ = convicted(some_scene)
-    sent = named(heard, "sent")
+    play, auditor, reports, _ = convicted(some_scene)
+    sent = named(reports, "sent")
     moves = [s["move"] for s in sent]
     assert (moves[0], moves[-1]) == ("challenge", "withdraw")
     assert len(sent) == play.scene.chain.web3.eth.get_transaction_count(auditor.address)
@@ -53,34 +53,34 @@ def test_every_transaction_is_reported_with_its_gas_and_hash(some_scene: Scene) 
 
 
 def test_a_conviction_is_reported_with_its_money(some_scene: Scene) -> None:
-    play, auditor, heard, other = convicted(some_scene)
+    play, auditor, reports, other = convicted(some_scene)
     (event,) = [e for e in play.client.events(job=play.id) if e.name == "Convicted"]
-    for output, winner in ((heard, "this account"), (other, auditor.address)):
+    for output, winner in ((reports, "this account"), (other, auditor.address)):
         (end,) = named(output, "phase")
         assert (end["phase"], end["amount"], end["dispute"]) == ("convicted", event.args["amount"], 0)
         assert end["transaction"].removeprefix("0x") == event.transaction.removeprefix("0x")
         assert f"(element): {event.args['amount'] / 10**18:.6g} ether of its bond to {winner}, " in end["text"]
-    assert [d["auditor"] for d in named(heard, "dispute")] == [auditor.address] and len(named(other, "dispute")) == 1
-    assert [v["status"] for v in named(heard, "verdict")] == ["won"]
+    assert [d["auditor"] for d in named(reports, "dispute")] == [auditor.address] and len(named(other, "dispute")) == 1
+    assert [v["status"] for v in named(reports, "verdict")] == ["won"]
 
 
 def test_a_wrong_auditor_gets_a_report(some_scene: Scene) -> None:
     play = some_scene.claimed(SETUP)
-    auditor, heard = play.auditor(state_lie(6, 5, 0)[0]), told_of(play.trainer)
+    auditor, reports = play.auditor(state_lie(6, 5, 0)[0]), reports_of(play.trainer)
     with pytest.raises(Exception, match="own run is wrong"):
         play.run(auditor, play.trainer)
     play.trainer.step()
-    assert [v["status"] for v in named(heard, "verdict")] == ["dismissed"]
+    assert [v["status"] for v in named(reports, "verdict")] == ["dismissed"]
     play.pass_window()
     play.run(play.trainer)
-    (end,) = named(heard, "phase")
-    assert end["phase"] == "final" and sum(s["withdrawn"] for s in named(heard, "sent")) == play.paid(play.trainer)
+    (end,) = named(reports, "phase")
+    assert end["phase"] == "final" and sum(s["withdrawn"] for s in named(reports, "sent")) == play.paid(play.trainer)
 
 
-def test_an_incomplete_receipt_stops_no_move(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_receipt_prevents_no_move(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     play = some_scene.post(SETUP)
     trainer = play.new_trainer()
-    output, wait = told_of(trainer), trainer.game.wallet.send
+    output, wait = reports_of(trainer), trainer.game.wallet.send
     monkeypatch.setattr(trainer.game.wallet, "send", lambda *a: dict(wait(*a), gasUsed=None))
     trainer.accept()
     assert play.phase is Phase.ACCEPTED and not named(output, "sent")

@@ -1,4 +1,4 @@
-"""A role that is forked is the device that it would be in a new interpreter."""
+"""A forked role is the same device as in a new interpreter."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_forked_role_is_its_device(folder: Path) -> None:
+def test_a_forked_role_is_the_same_device(folder: Path) -> None:
     command = [sys.executable, "-c", ROLES, str(folder)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
@@ -77,7 +77,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("how", ["closed", "many"])
-def test_a_program_without_stdin_or_with_more_files_than_select_knows(folder: Path, how: str) -> None:
+def test_a_program_without_stdin_or_with_more_files_than_select_supports(folder: Path, how: str) -> None:
     assert forked.run([sys.executable, "-c", STRANGE, str(folder), how]).returncode == 0
 
 
@@ -93,7 +93,7 @@ assert Stage._nursery(None) is spawn
 """
 
 
-def test_where_a_filter_of_calls_refuses_pidfds_roles_are_started_anew() -> None:
+def test_roles_are_started_anew_if_a_system_call_filter_refuses_pidfds() -> None:
     """As in a container of an old engine."""
     done = forked.run([sys.executable, "-c", REFUSED])
     assert done.returncode == 0, done.stderr

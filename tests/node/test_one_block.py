@@ -37,7 +37,7 @@ def test_a_snapshot_is_of_one_block(some_scene: Scene, hashes: bool) -> None:
         assert game.chain.web3.eth.default_block == "latest"
 
 
-def test_blocks_are_named_within_each_other(some_scene: Scene) -> None:
+def test_reads_at_a_block_can_be_nested(some_scene: Scene) -> None:
     chain = some_scene.chain
     with chain.at(1), chain.pinned() as block:
         assert block.number == 1 and chain.now() == block.time

@@ -20,7 +20,7 @@ def pruned(query: Request, truth: Truth) -> Request:
     return truth()
 
 
-def test_roles_look_on_without_any_event(some_scene: Scene) -> None:
+def test_roles_read_the_state_without_any_event(some_scene: Scene) -> None:
     with table(some_scene, LIE) as t:
         auditor = t.play.auditor()
         auditor.step()

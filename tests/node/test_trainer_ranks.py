@@ -1,4 +1,4 @@
-"""A trainer that is several ranks: one of them plays, the others only compute and leave when the run is there."""
+"""A trainer of several ranks: one of them plays, the others only compute and end with the run."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ def test_the_page_is_served_until_it_is_interrupted(some_scene: Scene, tmp_path:
     record(tmp_path / "games.json", game)
     command = [sys.executable, "-m", "vgame.cli", "watch", "--rpc", game.chain.url, "--game", "games.json", "--json"]
 
-    def hear() -> None:
+    def end_on_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=end_on_interrupt
     )
     try:
         url = json.loads(process.stdout.readline())["url"].rstrip("/") + "/"

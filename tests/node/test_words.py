@@ -60,8 +60,8 @@ def other_client(query: Request, truth: Truth) -> Request:
     return reply
 
 
-def test_an_order_that_was_shown_altered_is_known_again(node: Scene) -> None:
-    """Its identity is a hash, so an order is passed over only if it is another one."""
+def test_an_order_that_was_once_shown_altered_is_accepted_later(node: Scene) -> None:
+    """An order is passed over by its identity, which is a hash: the true order has another one."""
     with table(node, LIE) as t:
         auditor = watcher(t)
         auditor.named = NamedJobs(auditor.game, SETUP.spec, Limits(clients=frozenset({t.play.client.wallet.address})))
@@ -90,7 +90,7 @@ def test_a_job_reported_as_ended_is_read_again(node: Scene, phase: Phase) -> Non
 
 
 @pytest.mark.parametrize("phase", [Phase.CONVICTED, Phase.EXPIRED])
-def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_does_not_end_after_one_reply(node: Scene, phase: Phase, monkeypatch: pytest.MonkeyPatch) -> None:
     with table(node, play=node.post(SETUP)) as t:
         trainer = t.seat(Trainer)
         trainer.accept()
@@ -105,7 +105,7 @@ def test_a_trainer_does_not_end_on_one_word(node: Scene, phase: Phase, monkeypat
         assert t.play.phase is Phase.FINAL and output[-1] == "ended"
 
 
-def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_are_signed_for_the_users_chain_only(node: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first reply is untrusted too: no transaction is signed for a chain id that it names."""
     right = node.chain.chain_id
     with table(node) as t:
@@ -127,14 +127,14 @@ def test_the_user_names_the_chain_that_is_signed_for(node: Scene, monkeypatch: p
 
 @pytest.fixture(scope="module")
 def honest(node: Scene) -> Play:
-    """An honest claim, which no reply may call into question."""
+    """An honest claim; no reply may cause a dispute."""
     play = node.claimed(replace(SETUP, terms={"trainer_budget": 86_400}))
     assert play.auditor(None, Forcer, step=1).step()
     return play
 
 
 @pytest.mark.parametrize(("word", "value"), [(2, 2**24 - 1), (3, 2**32 - 1), (3, 2), (4, 2**32 - 1), (4, 1)])
-def test_a_claim_of_another_shape_is_not_believed(honest: Play, word: int, value: int) -> None:
+def test_a_claim_of_another_shape_is_rejected(honest: Play, word: int, value: int) -> None:
     """Trees are made in the claim's shape: with 2^32 checkpoints they would fill the memory."""
     with table(honest.scene, play=honest) as t:
         auditor = t.seat(Auditor)
@@ -150,8 +150,8 @@ def test_a_claim_of_another_shape_is_not_believed(honest: Play, word: int, value
         assert not auditor.step()
 
 
-def test_the_number_of_a_block_does_not_count(honest: Play) -> None:
-    """All is read at its hash: a false number changes nothing, and causes no long loop."""
+def test_a_false_block_number_changes_nothing(honest: Play) -> None:
+    """State is read at the block's hash: a false number changes nothing and causes no long loop."""
     with table(honest.scene, play=honest) as t:
         auditor = t.seat(Auditor)
         asked_for = 0
