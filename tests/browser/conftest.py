@@ -1,5 +1,5 @@
-"""A real browser before the page. Needs the extra `watch`, Playwright, and a chromium; skipped with a message without
-them."""
+"""A real browser for the tests of the page. Needs the extra `watch`, Playwright, and a chromium; skipped with a message
+without them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(params=["light"])
 def page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A tab whose errors, and refusals of its policy, are failures."""
+    """A tab; its errors and violations of its policy are failures."""
     context = browser.new_context(viewport={"width": 1100, "height": 900}, color_scheme=request.param)
     tab, wrong = context.new_page(), []
     tab.on("pageerror", lambda error: wrong.append(str(error)))

@@ -96,7 +96,7 @@ def test_times_are_local_with_their_age_and_block(stage: Stage, browser: Any) ->
 
 
 @pytest.mark.parametrize("auditors", [1, 3])
-def test_every_wei_of_a_conviction_is_somewhere(stage: Stage, page: Any, auditors: int) -> None:
+def test_every_wei_of_a_conviction_is_shown(stage: Stage, page: Any, auditors: int) -> None:
     play = stage.scene.claimed(SETUP, LIE)
     play.run(play.trainer, *(play.auditor() for _ in range(auditors)))
     assert play.phase is Phase.CONVICTED
@@ -115,7 +115,7 @@ def test_every_wei_of_a_conviction_is_somewhere(stage: Stage, page: Any, auditor
     assert sum(int(whole + rest.ljust(18, "0")) for whole, _, rest in digits) == paid and len(rows) >= 3
 
 
-def test_windows_of_no_seconds_are_none(stage: Stage, page: Any) -> None:
+def test_windows_of_no_seconds_are_not_shown(stage: Stage, page: Any) -> None:
     play = stage.scene.post(SETUP)
     text = show(stage, page, f"#/job/{play.id.hex()}")
     assert not re.search(r"\b(?<!\d)0 seconds", text) and "confirm window" in text
@@ -133,7 +133,7 @@ def test_an_own_run_has_one_heading(stage: Stage, page: Any) -> None:
         assert page.locator("main svg polyline").count() == 1  # its losses
 
 
-def test_cheats_that_train_are_shown_before_they_order(stage: Stage, page: Any) -> None:
+def test_roles_that_train_are_shown_before_there_is_an_order(stage: Stage, page: Any) -> None:
     stage.extra = {
         f"role/{n} cheat": {"name": f"{n} cheat", "doing": "train", "done": 3 + n, "total": 60} for n in range(5)
     } | {"role/idle": {"name": "idle", "doing": "ended"}}
@@ -158,7 +158,7 @@ BROKEN = """() => [...document.querySelectorAll('td .mono')].filter((e) => e.tex
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_view_is_readable_at_every_width(stage: Stage, page: Any, tmp_path: Any, width: int) -> None:
-    """No sideways scrolling, no text of one letter a line; a screenshot of each view is kept."""
+    """No sideways scrolling, no text with one letter per line; a screenshot of each view is kept."""
     play = stage.scene.claimed(SETUP, LIE)
     play.run(play.trainer, play.auditor(), play.auditor())
     own(stage, play.client.wallet.address)

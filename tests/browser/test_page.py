@@ -133,7 +133,7 @@ def hostile() -> dict[str, Any]:
     }
 
 
-def test_hostile_strings_show_as_text(stage: Stage, page: Any) -> None:
+def test_hostile_strings_are_shown_as_text(stage: Stage, page: Any) -> None:
     play = stage.scene.claimed(SETUP)
     stage.extra = hostile()
     stage.reader.titles[play.id.hex()] = "</script><b>bold</b>"

@@ -30,7 +30,7 @@ NOT_COMPUTED = {"wrong-order"}  # a random word
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The state after every attack of the demonstration and a false accusation; cheats are made to prove."""
+    """The state after every attack of the demonstration and a false accusation; cheats have to prove."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     chain, job = RevmChain(RevmNode()), Job(tmp_path_factory.mktemp("again"))
@@ -122,7 +122,7 @@ def test_bits_that_differ_are_marked(played: dict[str, Any], page: Any, tmp_path
 
 
 def test_a_partial_sum_is_compared_with_the_posted_one(played: dict[str, Any], page: Any, tmp_path: Path) -> None:
-    """Three times 1 is the exact sum 3; a claim of 4 is not what the trainer may post."""
+    """Three times 1 is the exact sum 3; the trainer may not post 4."""
     shown(page, played, tmp_path)
     one, recipe = 0x3F800000, {"kind": "sum", "words": [[0x3F800000] * 3], "bits": 24, "integer": False, "row": 0}
     for claimed, right in (([one] * 3, True), ([one] * 4, False)):
