@@ -94,7 +94,7 @@ def test_swapped_names_and_additional_tensors_are_refused(run: Path) -> None:
     with pytest.raises(StoreError, match=r"checkpoint 3 is damaged: .* conv1\.bias should be .* found nothing"):
         audit(run)
     save_file(state | {"0099 backdoor": torch.zeros(3)}, weights(run, 6))
-    with pytest.raises(StoreError, match="holds '0099 backdoor', which is no tensor of the job"):
+    with pytest.raises(StoreError, match="holds '0099 backdoor', which is not a tensor of the job"):
         audit(run)
 
 

@@ -25,7 +25,7 @@ from vgame.tasks.task import Task
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        ('lr = "fast"', "`schedule.lr` 'fast' is no decimal string"),
+        ('lr = "fast"', "`schedule.lr` 'fast' is not a decimal string"),
         ('lr = "inf"', "out of range"),
         ('lr = "nan"', "out of range"),
         ('lr = "-1"', "out of range"),
@@ -33,8 +33,8 @@ from vgame.tasks.task import Task
         ('lr = "0e-999999999"', "out of range"),
         ("lr = 0.01", 'write lr = "0.01"'),
         ("lr = 1", 'write lr = "1"'),
-        ("lr = true", "no decimal string"),
-        ('lr = "0.1"\nfinal = "1/0"', "`schedule.final` '1/0' is no decimal string"),
+        ("lr = true", "not a decimal string"),
+        ('lr = "0.1"\nfinal = "1/0"', "`schedule.final` '1/0' is not a decimal string"),
         ('lr = "0.1"\nfactor = "-0.5"', "`schedule.factor` '-0.5' is out of range"),
         ('lr = "0.1"\nwarmup = 7', "`schedule.warmup` = 7 is more than `steps` = 6"),
         ('lr = "0.1"\nwarmup = true', "`schedule.warmup`"),
@@ -199,7 +199,7 @@ def test_invalid_numbers_of_a_second_group_are_refused() -> None:
     p = [torch.nn.Parameter(torch.ones(1)) for _ in "ab"]
     for first, second in ((0.0, 1.0), (1e-300, 1e30)):
         sgd = torch.optim.SGD([{"params": p[:1], "lr": first}, {"params": p[1:], "lr": second}])
-        with pytest.raises(ProgramError, match="in the first, which the schedule stands for"):
+        with pytest.raises(ProgramError, match="the schedule sets the rate of the first group"):
             check_groups(sgd)
     sgd.param_groups[0]["dampening"] = math.nan
     with pytest.raises(ProgramError, match="SGD with dampening = nan"):

@@ -255,7 +255,7 @@ def test_torch_keeps_its_own_autocast() -> None:
 
 def test_mode_logged_refuses_bfloat16() -> None:
     found = lowered(task_of(Net()))
-    with pytest.raises(ProgramError, match="which mode `logged` does not have"):
+    with pytest.raises(ProgramError, match="which mode `logged` does not support"):
         validate(found.program, [(t.numel(), not t.is_floating_point()) for t in found.data], 4, "logged")
 
 

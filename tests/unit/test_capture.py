@@ -85,36 +85,36 @@ def _checkpointed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 REFUSED = {
-    "a branch on a value": (_by_value, "decides by the values of its tensors (a condition, test_capture.py line 27)"),
+    "a branch on a value": (_by_value, "branches on the values of its tensors (a condition, test_capture.py line 27)"),
     "a branch in a package whose name begins like torch's": (_beside_torch, "(a condition, net.py line 2)"),
-    "a branch on data in a constant": (_by_mixture, "decides by the values of its tensors"),
+    "a branch on data in a constant": (_by_mixture, "branches on the values of its tensors"),
     "a branch on a random number": (
         lambda m, x: x if torch.rand(()) < 0.5 else -x,
-        "decides by the values of its tensors",
+        "branches on the values of its tensors",
     ),
     "a branch on a random number that was written to": (
         lambda m, x: x if torch.rand(()).mul_(2) < 1 else -x,
-        "decides by the values of its tensors",
+        "branches on the values of its tensors",
     ),
-    "a number read from a tensor": (lambda m, x: x * x.max().item(), "decides by the values of its tensors"),
-    "a selection whose size is data": (lambda m, x: x[x > 0], "decides by the values of its tensors"),
+    "a number read from a tensor": (lambda m, x: x * x.max().item(), "branches on the values of its tensors"),
+    "a selection whose size is data": (lambda m, x: x[x > 0], "branches on the values of its tensors"),
     "a loop until": (
         lambda m, x: [x := x / 2 for _ in iter(lambda: bool(x.norm() > 1), False)][-1],
-        "decides by the values",
+        "branches on the values",
     ),
     "a parameter that is written to": (_write_parameter, "writes to its parameters first.weight"),
     "a parameter whose data is another tensor": (_set_data, r"sets .data of a tensor, torch.float32 (3, 3)"),
     "a parameter whose data is written to": (_write_data, "writes to its parameters first.weight"),
     "a parameter whose memory is another": (_set_memory, "sets the memory of a tensor"),
-    "a parameter that is made anew": (_new_parameter, "makes its parameters first.weight in the forward pass"),
-    "a buffer that is made in the forward pass": (_new_buffer, "makes its buffers c in the forward pass"),
-    "a branch on data in a list": (_by_list, "decides by the values of its tensors"),
+    "a parameter that is made anew": (_new_parameter, "creates its parameters first.weight in the forward pass"),
+    "a buffer that is made in the forward pass": (_new_buffer, "creates its buffers c in the forward pass"),
+    "a branch on data in a list": (_by_list, "branches on the values of its tensors"),
     "a random number of the backward pass": (_checkpointed, "the backward pass draws random numbers (aten.bernoulli"),
     "half precision inside": (lambda m, x: x.half().float(), "float16 is not supported"),
     "double precision inside": (lambda m, x: x.double().float(), "float64 is not supported"),
     "shapes that do not fit": (lambda m, x: x @ torch.ones(5, 2), "fails while it is traced: RuntimeError"),
     "a device that is not there": (lambda m, x: x.to("cuda"), "fails while it is traced"),
-    "no gradient at all": (lambda m, x: x.detach(), "depends on no parameter that is trained"),
+    "no gradient at all": (lambda m, x: x.detach(), "depends on no trained parameter"),
 }
 
 

@@ -133,9 +133,9 @@ REFUSED = {
         "06 00 01 00000002 00000002 00000005 06000005",
         "class 6, which does not exist",
     ),
-    "blocks of nothing": ("05 00 00 00000004 00000002 00000005 00000000 02000005", "is no operator"),
+    "blocks of nothing": ("05 00 00 00000004 00000002 00000005 00000000 02000005", "is not a valid operator"),
     "elements beyond 32 bits": ("06 00 01 00000002 00000002 00000005 02000005 00", "1 bytes too many"),
-    "a product beyond 32 bits": ("02 00 01 00000000 02 00010000 00010000 00", "is no operator"),
+    "a product beyond 32 bits": ("02 00 01 00000000 02 00010000 00010000 00", "is not a valid operator"),
 }
 
 

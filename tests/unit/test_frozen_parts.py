@@ -44,10 +44,10 @@ def test_a_frozen_part_keeps_its_words() -> None:
 @pytest.mark.parametrize(
     ("frozen", "expected"),
     [
-        ({"encoder.*": 3}, r"frozen = \{'encoder.\*': ...\}: no parameter that is trained has such a name"),
-        ({"0.*": 0}, r"frozen = \{'0.\*': 0\}: a number of steps"),
+        ({"encoder.*": 3}, r"frozen = \{'encoder.\*': ...\}: no trained parameter has such a name"),
+        ({"0.*": 0}, r"frozen = \{'0.\*': 0\}: the last frozen step"),
         ({"0.*": (5, 4)}, r"\(first, last\), is expected"),
-        ({"0.*": 2.5}, r"a number of steps"),
+        ({"0.*": 2.5}, r"the last frozen step"),
     ],
 )
 def test_invalid_frozen_parts_are_named(frozen: dict, expected: str) -> None:
@@ -80,11 +80,11 @@ def test_incompatible_optimizers_are_refused() -> None:
         parameters = list(parameters)
         return [optim.SGD(parameters, lr=0.1), optim.Adam(parameters[:1], lr=0.1)]
 
-    with pytest.raises(ProgramError, match="a parameter is trained by two optimizers"):
+    with pytest.raises(ProgramError, match="two optimizers of the task train the same parameter"):
         lowered(overlapping)
     with pytest.raises(ProgramError, match="belongs to another optimizer"):
         lowered(two, lambda o: [lr_scheduler.StepLR(optim.SGD(network().parameters(), lr=0.1), 1)])
-    with pytest.raises(JobFileError, match="leave one of them out"):
+    with pytest.raises(JobFileError, match="remove one of them"):
         lowered(two, lambda o: [lr_scheduler.StepLR(o[1], 1)], Schedule(lr="0.1"))
     with pytest.raises(ProgramError, match=r"a torch\.optim\.Optimizer is expected"):
         lowered(lambda p: [optim.SGD(p, lr=0.1), nn.Linear(1, 1)])

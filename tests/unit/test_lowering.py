@@ -69,7 +69,7 @@ def test_every_rule_has_a_case() -> None:
 def test_tensors_of_types_that_no_program_has_are_refused() -> None:
     """Also if they are made inside the model."""
     case = on((6,), lambda x: (x + torch.arange(6, dtype=torch.float64)).to(torch.float32))
-    with pytest.raises(ProgramError, match=r"tensors of torch.float64 are not supported; make it float32"):
+    with pytest.raises(ProgramError, match=r"tensors of torch.float64 are not supported; convert to float32"):
         lower_task(make(case), case.schedule, case.steps)
 
 

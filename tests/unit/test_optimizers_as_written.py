@@ -169,7 +169,7 @@ def test_slots_start_from_the_optimizers_initial_state() -> None:
 REFUSED = {
     "what decides by values": (
         ByValues,
-        r"ByValues decides by the values of its tensors, test_optimizers_as_written\.py line \d+",
+        r"ByValues branches on the values of its tensors, test_optimizers_as_written\.py line \d+",
     ),
     "what computes with several parameters": (AllAtOnce, "computes with several parameters at once"),
     "what needs a closure": (optim.LBFGS, "LBFGS needs a closure, which computes the loss again"),
@@ -188,14 +188,14 @@ def _plateau(optimizer: optim.Optimizer) -> list:
 
 
 def test_schedulers_that_cannot_be_played_are_named() -> None:
-    with pytest.raises(ProgramError, match="ReduceLROnPlateau decides by the values of a metric"):
+    with pytest.raises(ProgramError, match="ReduceLROnPlateau depends on the values of a metric"):
         lowered(lambda p: optim.SGD(p, lr=0.1), _plateau)
     with pytest.raises(ProgramError, match="belongs to another optimizer"):
         lowered(
             lambda p: optim.SGD(p, lr=0.1),
             lambda o: [lr_scheduler.StepLR(optim.SGD(network().parameters(), lr=0.1), 1)],
         )
-    with pytest.raises(VgameError, match="leave one of them out"):
+    with pytest.raises(VgameError, match="remove one of them"):
         lowered(lambda p: optim.SGD(p, lr=0.1), lambda o: [lr_scheduler.StepLR(o, 1)], Schedule(lr="0.1"))
 
 

@@ -161,7 +161,9 @@ def test_parameters_without_a_gradient_stay_as_in_torch() -> None:
             if p.grad is not None:
                 p.sub_(p.grad, alpha=0.1)
 
-    with pytest.raises(ProgramError, match="is frozen or that the loss does not reach; skip parameters whose grad"):
+    with pytest.raises(
+        ProgramError, match=r"without a gradient \(frozen, or not used by the loss\); skip parameters whose grad"
+    ):
         lowered(optimizer_of(decays_all), build=Half)
 
 
@@ -223,11 +225,11 @@ def counts_outside(self) -> None:
 
 REFUSED = {
     adds_up: "computes with several parameters at once",
-    shares_a_slot: "in one memory|several parameters",
-    keeps_a_view: "keeps two tensors in one memory",
+    shares_a_slot: "in the same memory|several parameters",
+    keeps_a_view: "keeps two tensors in the same memory",
     keeps_the_neighbours_gradient: "several parameters at once",
-    sets_memory: "gives a tensor other memory",
-    draws: "draw random numbers outside tensors",
+    sets_memory: "changes the memory or the shape of a tensor",
+    draws: "draw random numbers that are not tensors",
     halves: "holds parameter as torch.float16",
     counts_outside: "change COUNTED while they step",
 }
@@ -240,7 +242,7 @@ def test_unsupported_steps_are_named(step: Callable, expected: str) -> None:
 
 
 def test_a_rate_set_by_optimizer_and_schedule_is_refused() -> None:
-    with pytest.raises(ProgramError, match=r"changes its lr in step 1, which the job's \[schedule\] sets"):
+    with pytest.raises(ProgramError, match=r"changes its lr in step 1, but the job's \[schedule\] sets"):
         lowered(optimizer_of(lowers_its_rate), schedule=Schedule(lr="0.1"))
 
 
@@ -257,9 +259,9 @@ def test_schedulers_with_shared_state_are_refused_and_with_a_table_accepted() ->
         return [lr_scheduler.LambdaLR(o, lambda t: next(rates))]
 
     for schedulers, expected in (
-        (by_itself, "o in .*lambda.* is a Own, which a capture plays as a copy"),
+        (by_itself, "reads o in .*lambda.*, a Own, but a capture works on copies"),
         (counting, "change calls while they step"),
-        (one_after_the_other, "rates in .*lambda.* is a generator; give it a list of numbers"),
+        (one_after_the_other, "reads rates in .*lambda.*, a generator, .* let it read a list of numbers"),
     ):
         with pytest.raises(ProgramError, match=expected):
             lowered(optimizer_of(rebinds), schedulers)
@@ -288,7 +290,7 @@ def test_a_replaced_or_hooked_step_is_refused() -> None:
         optimizer.step = types.MethodType(lambda self, closure=None: None, optimizer)
         return optimizer
 
-    with pytest.raises(ProgramError, match="was replaced by another function than a scheduler's"):
+    with pytest.raises(ProgramError, match="was replaced, and not by a scheduler"):
         lowered(replaced, lambda o: [lr_scheduler.StepLR(o, 1)])
     handle = register_optimizer_step_pre_hook(lambda *_: None)
     try:
@@ -320,7 +322,7 @@ SHORT = {
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_scheduler_that_ends_before_the_job(name: str) -> None:
-    with pytest.raises(ProgramError, match=f"the scheduler {name} gives no rate for a step of the job: .*; give it "):
+    with pytest.raises(ProgramError, match=f"the scheduler {name} fails at a step of the job: .*; configure it "):
         lowered(lambda p: optim.SGD(p, lr=0.1), schedulers=lambda o: [SHORT[name](o)])
 
 
@@ -338,7 +340,7 @@ def test_a_rate_that_is_not_a_number_is_refused(make: Callable, rate: object) ->
 
 def test_the_adafactor_of_transformers_is_refused_by_name() -> None:
     adafactor = pytest.importorskip("transformers.optimization").Adafactor
-    with pytest.raises(ProgramError, match=r"compute with Python's numbers, or take torch\.optim\.Adafactor") as caught:
+    with pytest.raises(ProgramError, match=r"or compute with Python numbers, or use torch\.optim\.Adafactor") as caught:
         lowered(lambda p: adafactor(p, lr=1e-3, relative_step=False))
     assert "aten" not in str(caught.value)
     with pytest.raises(ProgramError, match="Adafactor with lr = None: a number is expected"):

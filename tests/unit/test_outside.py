@@ -98,13 +98,16 @@ CHANGED = {
         r"replaces its buffer held, torch.float32 \(3,\), by torch.bool",
     ),
     "a plain tensor": (lambda m, y: setattr(m, "plain", m.plain * 0.5), "changes its attribute `plain` in the forward"),
-    "a plain tensor in place": (lambda m, y: m.plain.mul_(0.5), "writes to a tensor that is no buffer"),
+    "a plain tensor in place": (lambda m, y: m.plain.mul_(0.5), "writes to a tensor that is not a buffer"),
     "a part of a plain tensor": (
         lambda m, y: m.plain.split(1)[0].add_(y.detach().mean()),
         "writes to a tensor that is",
     ),
-    "a counter": (_count, "changes its attribute `number` in the forward pass; make it a buffer"),
-    "a state that begins as nothing": (_begun, "changes its attribute `nothing` in the forward pass; make it a buffer"),
+    "a counter": (_count, "changes its attribute `number` in the forward pass, .*; make it a buffer"),
+    "a state that begins as nothing": (
+        _begun,
+        "changes its attribute `nothing` in the forward pass, .*; make it a buffer",
+    ),
     "a state that does not exist at first": (_made, "changes its attribute `state` in the forward"),
     "a parameter that was read at the first step": (_stale, "changes its attribute `state` in the forward"),
     "a mask that was drawn at the first step": (_drawn_once, "changes its attribute `nothing` in the forward"),
@@ -119,15 +122,15 @@ CHANGED = {
     "a first call without gradients": (_warm, "changes its attribute `nothing` in the forward"),
     "a state that no module holds": (
         lambda m, y: _average(ELSEWHERE, y),
-        r"changes ELSEWHERE.1 \(test_outside.py line \d+\), which no step records",
+        r"changes ELSEWHERE.1 \(test_outside.py line \d+\), which a program does not record",
     ),
     "a number of Python's random": (
         lambda m, y: y.mul_(random.random()),
-        "draws numbers of Python's random or of NumPy",
+        "draws numbers from Python's random or NumPy",
     ),
     "a number of NumPy's random": (
         lambda m, y: y.mul_(np.random.rand()),
-        "draws numbers of Python's random or of NumPy",
+        "draws numbers from Python's random or NumPy",
     ),
 }
 ELSEWHERE: list[torch.Tensor] = []
@@ -196,10 +199,13 @@ def _drawn(chance) -> Callable:
 
 
 AROUND = {
-    "a criterion": (_counted(Warm()), r"changes criterion.calls \(test_outside.py line \d+\), which no step records"),
+    "a criterion": (
+        _counted(Warm()),
+        r"changes criterion.calls \(test_outside.py line \d+\), which a program does not record",
+    ),
     "a criterion in a list": (lambda m, b, held=[Warm()]: held[0](m(b["x"])), r"changes a default of <lambda>.0.calls"),
-    "slots": (Slotted().once, "changes loss.calls, which no step records"),
-    "a class attribute": (Slotted.of_class, "changes loss.made, which no step records"),
+    "slots": (Slotted().once, "changes loss.calls, which a program does not record"),
+    "a class attribute": (Slotted.of_class, "changes loss.made, which a program does not record"),
     "a closure": (_counting(), r"changes calls \(test_outside.py line \d+\)"),
     "an argument": (partial(lambda m, b, t: (t.update(n=len(t)), squares(m, b))[1], t={}), "changes loss.t.n, which"),
     "an array": (_in_array(np.zeros(3)), r"changes held \(test_outside.py line \d+\)"),
@@ -259,14 +265,14 @@ def _scaled(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 ALIASES = {
-    "parameters in a list": (_penalised, r"first.(weight|bias) and what loss reads share memory"),
+    "parameters in a list": (_penalised, r"a constant of loss and first.(weight|bias) share memory"),
     "a parameter in a list": (
         lambda: _with(lambda m, x: x * m.list[0].sum(), lambda m: setattr(m, "list", [m.first.weight])),
-        r"first.weight and what \(model\) reads share memory",
+        r"a constant of \(model\) and first.weight share memory",
     ),
     "a parameter's data": (
         lambda: _with(_scaled, lambda m: setattr(m, "other", m.first.weight.data[1])),
-        r"first.weight and what \(model\) reads share memory",
+        r"first.weight and a constant of \(model\) share memory",
     ),
     "a parameter of a parameter": (
         lambda: _with(_scaled, lambda m: setattr(m, "other", nn.Parameter(m.first.weight))),
@@ -361,14 +367,14 @@ HANGING = {
     "a learning rate scheduler": (
         Momentum,
         lambda m, o: torch.optim.lr_scheduler.StepLR(o, 1),
-        "name them in the task: schedulers=",
+        "give the schedulers to the task: schedulers=",
     ),
     "momentum": (Momentum, lambda m, o: _used(o), "SGD already holds momentum_buffer"),
     "moments": (torch.optim.Adam, lambda m, o: _used(o), "Adam already holds exp_avg, exp_avg_sq, step"),
     "parameters from elsewhere": (
         Momentum,
         lambda m, o: o.add_param_group({"params": [nn.Parameter(torch.ones(4))]}),
-        r"trains 1 tensors that are no parameters of the model, the first of shape \(4,\)",
+        r"trains 1 tensors that are not parameters of the model, the first of shape \(4,\)",
     ),
 }
 

@@ -97,7 +97,7 @@ def test_values_that_round_to_infinity_are_refused() -> None:
     edge = 2**128 - 2**103
     assert word(Fraction(edge - 1)) == 0x7F7FFFFF
     for value in (Fraction(edge), Schedule(kind="step", lr="1", factor="1e10").rate(99, 99)):
-        with pytest.raises(ProgramError, match="beyond the largest binary32"):
+        with pytest.raises(ProgramError, match="exceeds the largest binary32"):
             to_binary32(value)
 
 

@@ -119,5 +119,5 @@ def test_losses_without_an_optimizer_each_are_refused() -> None:
 def test_a_part_of_both_optimizers_is_refused() -> None:
     ordered = task()
     both = [optim.SGD(ordered.model.parameters(), lr=0.1), optim.SGD(ordered.model.critic.parameters(), lr=0.1)]
-    with pytest.raises(ProgramError, match="trained by two optimizers"):
+    with pytest.raises(ProgramError, match="two optimizers of the task train the same parameter"):
         vgame.prepare(vgame.Job(replace(ordered, optimizer=both), steps=2, interval=1, seed=0))

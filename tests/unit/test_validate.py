@@ -142,32 +142,36 @@ BROKEN = {
     ),
     # types
     "a map of the other type": Broken(
-        SHIFTED, access(0, ref=op(LABELS), dims=(Dim(4),)), "reads OPERATOR 2 as binary32, which it is not"
+        SHIFTED, access(0, ref=op(LABELS), dims=(Dim(4),)), "reads OPERATOR 2 as binary32, which is not its type"
     ),
     "a condition that is binary32": Broken(
-        KEEP, access(0, ref=op(SHIFTED)), "reads OPERATOR 5 as int32, which it is not"
+        KEEP, access(0, ref=op(SHIFTED)), "reads OPERATOR 5 as int32, which is not its type"
     ),
     "a choice of the other type": Broken(
-        KEEP, access(1, ref=op(WORDS)), "reads OPERATOR 7 as binary32, which it is not"
+        KEEP, access(1, ref=op(WORDS)), "reads OPERATOR 7 as binary32, which is not its type"
     ),
-    "a copy of the other type": Broken(TURNED, fields(integer=True), "reads OPERATOR 9 as int32, which it is not"),
+    "a copy of the other type": Broken(
+        TURNED, fields(integer=True), "reads OPERATOR 9 as int32, which is not its type"
+    ),
     "a product of integers": Broken(
         SUMS, lambda o: Contract(Variant.DOT, 1, 1, 1, 4, op(LABELS), op(MAXIMA)), "reads OPERATOR 2 as binary32"
     ),
     "a one-hot index that is binary32": Broken(
-        SUMS, fields(a=op(MAXIMA)), "reads OPERATOR 4 as int32, which it is not"
+        SUMS, fields(a=op(MAXIMA)), "reads OPERATOR 4 as int32, which is not its type"
     ),
     "one-hot sums of integers": Broken(
-        SUMS, fields(n=1, b=op(LABELS)), "reads OPERATOR 2 as binary32, which it is not"
+        SUMS, fields(n=1, b=op(LABELS)), "reads OPERATOR 2 as binary32, which is not its type"
     ),
-    "a sum of integers": Broken(LOSS, fields(a=op(WORDS)), "reads OPERATOR 7 as binary32, which it is not"),
+    "a sum of integers": Broken(LOSS, fields(a=op(WORDS)), "reads OPERATOR 7 as binary32, which is not its type"),
     "an index of a gather that is binary32": Broken(
         GUESS, lambda o: Gather(4, 3, 10, op(MAXIMA), Ref(RefClass.DATA, 0), 0, False), "reads OPERATOR 4 as int32"
     ),
-    "a table of the other type": Broken(LOAD, fields(integer=True), "reads DATA 0 as int32, which it is not"),
-    "a maximum of the other type": Broken(MAXIMA, fields(integer=True), "reads OPERATOR 3 as int32, which it is not"),
+    "a table of the other type": Broken(LOAD, fields(integer=True), "reads DATA 0 as int32, which is not its type"),
+    "a maximum of the other type": Broken(
+        MAXIMA, fields(integer=True), "reads OPERATOR 3 as int32, which is not its type"
+    ),
     "an argmax of integers": Broken(
-        GUESS, lambda o: ArgMax(1, 4, op(LABELS)), "reads OPERATOR 2 as binary32, which it is not"
+        GUESS, lambda o: ArgMax(1, 4, op(LABELS)), "reads OPERATOR 2 as binary32, which is not its type"
     ),
     "an output of the other type": Broken(
         SHIFTED, fields(integer=True), "the type of its output is not that of its function"
@@ -178,26 +182,34 @@ BROKEN = {
         "the type of its output is not that of its function",
     ),
     # elements
-    "a map over another size": Broken(KEEP, access(1, dims=(Dim(7),)), "reads OPERATOR 5 as 7 elements, it has 8"),
-    "a copy of another size": Broken(TURNED, access(0, dims=(Dim(7, 5),)), "reads OPERATOR 9 as 7 elements, it has 6"),
-    "rows of another length": Broken(PRODUCT, fields(k=2), "reads OPERATOR 1 as 8 elements, it has 12"),
-    "more columns than there are": Broken(PRODUCT, fields(n=3), "reads STATE 0 as 9 elements, it has 6"),
-    "batches that are not there": Broken(
-        PRODUCT, fields(batch=2, shared_a=True), "reads STATE 0 as 12 elements, it has 6"
+    "a map over another size": Broken(
+        KEEP, access(1, dims=(Dim(7),)), "reads OPERATOR 5 as 7 elements, but the tensor has 8"
     ),
-    "an index of another length": Broken(SUMS, fields(k=3, n=4), "reads OPERATOR 2 as 3 elements, it has 4"),
-    "a table of another height": Broken(LOAD, fields(rows=9), "reads DATA 0 as 27 elements, it has 30"),
-    "a gather of another count": Broken(LOAD, fields(count=5), "reads OPERATOR 0 as 5 elements, it has 4"),
-    "a maximum over other rows": Broken(MAXIMA, fields(rows=3), "reads OPERATOR 3 as 6 elements, it has 8"),
-    "an argmax over other rows": Broken(GUESS, fields(length=3), "reads OPERATOR 5 as 12 elements, it has 8"),
+    "a copy of another size": Broken(
+        TURNED, access(0, dims=(Dim(7, 5),)), "reads OPERATOR 9 as 7 elements, but the tensor has 6"
+    ),
+    "rows of another length": Broken(PRODUCT, fields(k=2), "reads OPERATOR 1 as 8 elements, but the tensor has 12"),
+    "more columns than there are": Broken(PRODUCT, fields(n=3), "reads STATE 0 as 9 elements, but the tensor has 6"),
+    "batches that are not there": Broken(
+        PRODUCT, fields(batch=2, shared_a=True), "reads STATE 0 as 12 elements, but the tensor has 6"
+    ),
+    "an index of another length": Broken(
+        SUMS, fields(k=3, n=4), "reads OPERATOR 2 as 3 elements, but the tensor has 4"
+    ),
+    "a table of another height": Broken(LOAD, fields(rows=9), "reads DATA 0 as 27 elements, but the tensor has 30"),
+    "a gather of another count": Broken(LOAD, fields(count=5), "reads OPERATOR 0 as 5 elements, but the tensor has 4"),
+    "a maximum over other rows": Broken(MAXIMA, fields(rows=3), "reads OPERATOR 3 as 6 elements, but the tensor has 8"),
+    "an argmax over other rows": Broken(
+        GUESS, fields(length=3), "reads OPERATOR 5 as 12 elements, but the tensor has 8"
+    ),
     # the shape of maps and copies
     "an operand too many": Broken(
         SHIFTED, lambda o: replace(o, accesses=(*o.accesses, o.accesses[0])), "3 operands; SUB takes 2"
     ),
     "an operand too few": Broken(SHIFTED, lambda o: replace(o, accesses=o.accesses[:1]), "1 operands; SUB takes 2"),
-    "no accesses": Broken(TURNED, fields(accesses=()), "with 0 accesses; 12 and 32 are the most"),
+    "no accesses": Broken(TURNED, fields(accesses=()), "with 0 accesses; 1 to 12 and 1 to 32 are allowed"),
     "33 accesses": Broken(
-        TURNED, lambda o: replace(o, accesses=o.accesses[1:] * 33), "with 33 accesses; 12 and 32 are the most"
+        TURNED, lambda o: replace(o, accesses=o.accesses[1:] * 33), "with 33 accesses; 1 to 12 and 1 to 32 are allowed"
     ),
     "no dimensions of the index space": Broken(
         COUNT, lambda o: Map(o.function, (), (immediate(1, 0),) * 2, True), "an index space of rank 0"
@@ -233,12 +245,12 @@ BROKEN = {
     "a coordinate above 2^62": Broken(
         COUNT,
         access(0, dims=(Dim(1, 2**62 + 1),)),
-        f"an access reaches the coordinate {2**62 + 1}; -2\\^62 to 2\\^62 are the most",
+        f"an access reaches the coordinate {2**62 + 1}; -2\\^62 to 2\\^62 are allowed",
     ),
     "a coordinate below -2^62": Broken(
         COUNT,
         access(0, dims=(Dim(1, -(2**62) - 1),)),
-        f"an access reaches the coordinate {-(2**62) - 1}; -2\\^62 to 2\\^62 are the most",
+        f"an access reaches the coordinate {-(2**62) - 1}; -2\\^62 to 2\\^62 are allowed",
     ),
     "a fill that is another NaN": Broken(TURNED, access(1, fill=0x7FC00001), "a fill is a NaN other than 0x7fc00000"),
     "a fill of a map that is another NaN": Broken(
@@ -356,7 +368,7 @@ def test_proofs_too_large_for_a_transaction_are_refused(kind: str, most: int) ->
     validate(long_row(LONG[kind](most)), [(most, False)], 1)
     beyond = most + most // 20
     with pytest.raises(
-        ProgramError, match=rf"operator 0 .* long: one element needs a witness of .* {MAX_WITNESS:,} are"
+        ProgramError, match=rf"operator 0 .* long: one element needs a witness of .* at most {MAX_WITNESS:,} fit"
     ):
         validate(long_row(LONG[kind](beyond)), [(beyond, False)], 1)
 
@@ -378,7 +390,7 @@ def test_mode_logged_has_shorter_sums(variant: Variant) -> None:
     kind = LONG[variant.name.lower()]
     validate(long_row(kind(longest)), [(longest, False)], 1, "logged")
     beyond = longest + longest // 20
-    with pytest.raises(ProgramError, match=r"operator 0 .* long: .*; 1(,280,000|20,000) are the most"):
+    with pytest.raises(ProgramError, match=r"operator 0 .* long: .*; at most 1(,280,000|20,000) "):
         validate(long_row(kind(beyond)), [(beyond, False)], 1, "logged")
 
 

@@ -170,7 +170,7 @@ REFUSED = [
     (Map(Function.NEG, (1,), (Access(Ref(RefClass.IMMEDIATE, 1), (), ((0xFF, 0),)),), False), "does not exist before"),
     (
         Map(Function.NEG, (1,), (Access(Ref(RefClass.DATA, 0), (Dim(1, 2**62 + 1),), ((0, 1),)),), False),
-        "-2^62 to 2^62 are the most",
+        "-2^62 to 2^62 are allowed",
     ),
     (ArgMax(1, 40_000, Ref(RefClass.DATA, 1)), "needs a witness"),
 ]

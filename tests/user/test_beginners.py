@@ -83,29 +83,29 @@ LOSSES: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "no gradient": (
         without_gradient,
-        r"depends on no parameter that is trained \(weight, bias\): .*without torch\.no_grad",
+        r"depends on no trained parameter \(weight, bias\); .*without torch\.no_grad",
     ),
     "no model": (
         lambda m, b: b["x"].mean(),
-        r"depends on no parameter that is trained \(weight, bias\): compute it from the model's",
+        r"depends on no trained parameter \(weight, bias\); compute it from the model's",
     ),
-    "no return": (lambda m, b: None, r"returns a NoneType, .*return the tensor that is to be minimised$"),
-    "a number": (lambda m, b: classify(m, b).item(), r"one float32 is expected: leave \.item\(\) and float\(\) out$"),
-    "a condition": (decides, rf"decides by the values of its tensors \(a condition{LINE}\)"),
-    "NumPy": (lambda m, b: torch.tensor(m(b["x"]).detach().numpy()), rf"numpy\(\).*{LINE}; compute with torch alone$"),
+    "no return": (lambda m, b: None, r"returns a NoneType; .*return the tensor to minimise$"),
+    "a number": (lambda m, b: classify(m, b).item(), r"one float32 is expected: remove \.item\(\) and float\(\)$"),
+    "a condition": (decides, rf"branches on the values of its tensors \(a condition{LINE}\)"),
+    "NumPy": (lambda m, b: torch.tensor(m(b["x"]).detach().numpy()), rf"numpy\(\).*{LINE}; compute with torch only$"),
     "Python's random": (
         lambda m, b: classify(m, b) * random.random(),
-        r"draws numbers of Python's random .*with torch",
+        r"draws numbers from Python's random .*with torch",
     ),
-    "the clock": (lambda m, b: classify(m, b) * time.time(), r"two forward passes .* are different.*the clock"),
-    "in place": (in_place, r"writes in place to what the gradient needs \(output 0 of Exp\w*\); write x = x \+ y"),
+    "the clock": (lambda m, b: classify(m, b) * time.time(), r"two forward passes .* differ: .*the clock"),
+    "in place": (in_place, r"overwrites a tensor that the gradient needs \(output 0 of Exp\w*\); write x = x \+ y"),
     "a parameter in place": (
         changes_a_parameter,
-        rf"in-place operation\.{LINE}; leave changes of parameters to the opt",
+        rf"in-place operation\.{LINE}; only the optimizer may change",
     ),
     "a device": (
         lambda m, b: classify(m, {k: t.cuda() for k, t in b.items()}),
-        rf"(cuda|CUDA).*{LINE}; leave devices out of the loss: vgame\.train\(\.\.\., device=\.\.\.\)",
+        rf"(cuda|CUDA).*{LINE}; name no device in the loss: vgame\.train\(\.\.\., device=\.\.\.\)",
     ),
     "a wrong name": (lambda m, b: m.forwrd(b["x"]), rf"AttributeError: .*'forwrd'{LINE}$"),
     "float16": (float16, r"autocast to torch\.float16 is not supported; write torch\.autocast\(\.\., dtype=torch\.bf"),
@@ -153,7 +153,7 @@ TASKS: dict[str, tuple[dict[str, Any], str]] = {
     "batch 4.5": ({"batch": 4.5}, r"batch = 4\.5: a whole number"),
     "another model's optimizer": (
         {"optimizer": another_models_optimizer()},
-        r"trains 2 tensors that are no parameters of the model",
+        r"trains 2 tensors that are not parameters of the model",
     ),
     "an optimizer's class": ({"model": nn.Linear(4, 3), "optimizer": torch.optim.SGD}, r"SGD.*Optimizer is expected$"),
     "no module": (
@@ -199,7 +199,7 @@ def test_wrong_files_and_folders_are_refused(tmp_path: Path) -> None:
     there = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
     for call, sentence in {
         (lambda: vgame.train(bundle(), tmp_path / "new", device="tpu")): r"no device 'tpu'; known are default, ",
-        (lambda: vgame.train(job, tmp_path / "new")): r"optimizer trains 2 tensors that are no parameters of",
+        (lambda: vgame.train(job, tmp_path / "new")): r"optimizer trains 2 tensors that are not parameters of",
         (lambda: vgame.train(bundle(seed=2), tmp_path / "run")): r"holds another job \(other seed\); choose another f",
         (lambda: vgame.Bundle.load(tmp_path / "text")): r"text/spec\.json cannot be read: .*`vgame prepare`$",
         (lambda: vgame.Bundle.load(tmp_path / "none")): r"none/spec\.json cannot be read: .*`vgame prepare`$",

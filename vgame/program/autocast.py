@@ -3,9 +3,9 @@
 In: nothing. Out: a context in which regions of autocast("cuda"), ("cpu"), .. cast on this machine as they do on CUDA:
 matrix products and convolutions compute in bfloat16, operators that sum or can overflow in float32, the rest in the
 widest type of its operands. Regions can be nested and disabled. The lists are those of torch's
-aten/src/ATen/autocast_mode.h; casts of torch for the CPU alone are left out. Queries whether autocast is on, as in the
-decorators of torch.amp, return True for every device. Casts are not cached, so that the gradients of a weight that is
-used twice are added up in float32.
+aten/src/ATen/autocast_mode.h; casts that torch makes only on the CPU are left out. Queries whether autocast is on, as
+in the decorators of torch.amp, return True for every device. Casts are not cached, so the gradients of a weight that is
+used twice are added in float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vgame.errors import ProgramError
 
 aten = torch.ops.aten
 KEY = "AutocastCPU"
-#: By overload: the default one, where none is named.
+#: Overloads; a name without a suffix is the default overload.
 LOWER = """
 _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
 conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
@@ -31,9 +31,9 @@ chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell sca
 _scaled_dot_product_flash_attention _thnn_fused_gru_cell _thnn_fused_lstm_cell cudnn_convolution
 cudnn_convolution_transpose
 """
-#: Two of them are not as on CUDA: binary_cross_entropy is refused there, as its logarithms overflow in float16;
-#: cross_entropy_loss, which torch's documentation lists, has no kernel of its own there, so that its log_softmax is
-#: rounded to bfloat16.
+#: Two of them differ from CUDA. CUDA refuses binary_cross_entropy, because its logarithms overflow in float16. On CUDA
+#: cross_entropy_loss has no kernel of its own, although torch's documentation lists it: its log_softmax is rounded to
+#: bfloat16 there.
 FLOAT32 = """
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
 pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim
@@ -90,7 +90,7 @@ def as_on_cuda() -> Iterator[None]:
     """Context in which autocast behaves as described above."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a kernel is overridden
+        warnings.simplefilter("ignore")  # the warning that a kernel is overridden
         for overload, kernel in _kernels().items():
             library.impl(overload, kernel, KEY)
         for name in _on_cpu_alone():
@@ -133,12 +133,12 @@ def _for_every_device(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _as_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A question about the autocast of any device, answered for the CPU."""
+    """A query of the autocast of any device, with the result for the CPU."""
     return lambda device_type="cpu": original("cpu")
 
 
 def _cast_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The casts of torch.amp.custom_fwd: tensors of the CPU, for any named device."""
+    """The casts of torch.amp.custom_fwd: of CPU tensors, whatever the device argument."""
     return lambda value, device_type, dtype: original(value, "cpu", dtype)
 
 

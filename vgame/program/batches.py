@@ -28,9 +28,9 @@ MakeState = Callable[[str, torch.Tensor], Value]
 def rows_of(b: Builder, task: Task, state: MakeState) -> tuple[Value, Value | None]:
     """(indices of the step's samples [batch * accumulate], the position after the step or None).
 
-    shuffled: the keyed permutation, epoch by epoch. sequential: one sample after the other, from the first again after
-    the last. streams: the samples are cut into `batch` equal stretches; row r of every batch reads on in stretch r.
-    Drawn with replacement or by weights, or given: vgame/program/draws.py.
+    shuffled: the keyed permutation, epoch by epoch. sequential: the order of the data; the first sample follows the
+    last. streams: the samples are divided into `batch` equal streams; row r of every batch continues stream r.
+    Drawn with replacement or by weights, or a given list: vgame/program/draws.py.
     """
     count = task.batch * task.accumulate
     if task.weights is not None:
@@ -56,7 +56,7 @@ def rows_of(b: Builder, task: Task, state: MakeState) -> tuple[Value, Value | No
 
 
 def _given(b: Builder, order: torch.Tensor, count: int, state: MakeState) -> tuple[Value, Value]:
-    """The samples of a list, from its first again after its last."""
+    """The samples of a list in its order; the first follows the last."""
     position = state(POSITION, torch.zeros((), dtype=torch.int32))
     if len(order) + count >= 2**31:
         raise ProgramError(f"order: {len(order):,} indices are too many to count in 32 bits")
@@ -74,8 +74,8 @@ def _check(task: Task, length: int, each: int) -> None:
         raise ProgramError(f"order = {task.order!r}: {length:,} samples are too many to count in 32 bits")
     if task.order == "streams" and task.window is not None and task.stride != task.window:
         raise ProgramError(
-            f"order = 'streams' with a window of {task.window} and a stride of {task.stride}: rows read on where they "
-            f"stopped only with stride = {task.window}"
+            f"order = 'streams' with a window of {task.window} and a stride of {task.stride}: a row would not continue "
+            f"where the last batch ended; set stride = {task.window}"
         )
 
 
@@ -87,9 +87,9 @@ def refuse_carried(captured: Captured, task: Task) -> None:
     per_row = [name for name, shape in carried.items() if task.batch in shape and task.batch > 1]
     if per_row:
         raise ProgramError(
-            f"the model carries {', '.join(per_row)} from batch to batch, with a row for each of the {task.batch} "
-            "samples, but the order is shuffled, so the next batch continues none of them; write Task(..., "
-            "order='streams'), or order='shuffled' if that is meant"
+            f"the model carries {', '.join(per_row)} from batch to batch, with one row for each of the {task.batch} "
+            "samples, but in shuffled order the next batch does not continue these samples; write Task(..., "
+            "order='streams'), or order='shuffled' if this is intended"
         )
     if carried:
         warnings.warn(

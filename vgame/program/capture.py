@@ -2,8 +2,8 @@
 it came from.
 
 Two passes of make_fx over fake tensors (nothing is computed): trace forward, loss and gradients; functionalize and
-decompose to core ATen. In: a Task. Out: the graph and what its inputs and outputs are; `vgame.program.lower` turns that
-into a program.
+decompose to core ATen. In: a Task. Out: the graph and the names of its inputs and outputs; `vgame.program.lower` turns
+them into a program.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _without_tracebacks() -> Iterator[None]:
 def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
     opened = {aten.native_batch_norm.default: _native_batch_norm, aten.native_dropout.default: _native_dropout}
     inputs = (parameters, buffers, batch)
-    again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, so other placeholders
+    again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, for placeholders of the second pass
     first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
     refuse_written_constants(first)
     second = _functional(first, [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))])
@@ -168,7 +168,7 @@ def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
 
 
 def _train(model: nn.Module) -> None:
-    """Training mode; in a model that is in training mode, modules in evaluation mode stay so."""
+    """Set training mode. In a model that is already in training mode, modules in evaluation mode keep it."""
     frozen = [module for module in model.modules() if model.training and not module.training]
     model.train()
     for module in frozen:
@@ -191,7 +191,7 @@ def _restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def _without_mkldnn() -> Iterator[None]:
-    """oneDNN would put operators of its own (mkldnn_rnn_layer) into the graph."""
+    """Context without oneDNN, which would put its own operators (mkldnn_rnn_layer) into the graph."""
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -270,7 +270,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
 
 
 def _as_strided(x: torch.Tensor, size: list[int], stride: list[int], offset: int | None = None) -> torch.Tensor:
-    """as_strided addresses memory: make an order that is not row-major explicit."""
+    """as_strided addresses memory: permute a tensor that is not row-major into the order of its memory first."""
     if x.numel() * x.element_size() != x.untyped_storage().nbytes():
         raise ProgramError("as_strided of a part of a tensor is not supported; index the tensor instead")
     if x.is_contiguous():

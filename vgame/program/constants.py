@@ -2,7 +2,7 @@
 same at every step.
 
 The tracer's graph so far is replayed with real tensors, in order, as far as it depends on no parameter, buffer, data or
-random number. So a mask that a layer builds itself may be read, a mask that is data may not.
+random number. So the model may read a mask that a layer builds itself, but not a mask from the data.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Known:
                 self._forget_written(node)
 
     def _forget_written(self, node: Node) -> None:
-        """Handle a write of an unknown value to a known tensor: the tensor and all that share its memory become
+        """Handle a write of an unknown value to a known tensor: the tensor and all tensors that share its memory become
         unknown."""
         if not (written := written_by(node)):
             return
@@ -73,7 +73,7 @@ class Known:
 
 
 def written_by(node: Node) -> list[Node]:
-    """The nodes, also in lists, to which this one writes."""
+    """The nodes to which this one writes, including nodes in lists."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return []

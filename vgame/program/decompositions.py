@@ -32,7 +32,10 @@ def grid_sample(
 ) -> torch.Tensor:
     """x [B, C, H, W] at the points grid [B, P, Q, 2] in [-1, 1]: [B, C, P, Q]."""
     if x.dim() != 4 or mode == "bicubic" or padding_mode == "reflection":
-        raise ProgramError("grid_sample works on images, bilinear or nearest, with zeros or the border around them")
+        raise ProgramError(
+            f"grid_sample of {x.dim()} dimensions, mode {mode!r}, padding_mode {padding_mode!r} is not supported; 4 "
+            "dimensions, 'bilinear' or 'nearest', and 'zeros' or 'border' are expected"
+        )
     sizes = (x.shape[3], x.shape[2])
     points = [
         _pixels(grid[..., i], size, padding_mode == "border", bool(align_corners)) for i, size in enumerate(sizes)
@@ -48,7 +51,7 @@ def grid_sample(
 
 
 def _pixels(coordinate: torch.Tensor, size: int, border: bool, align_corners: bool) -> torch.Tensor:
-    """From [-1, 1] to pixels, 0 the centre of the first."""
+    """From [-1, 1] to pixels; 0 is the centre of the first pixel."""
     pixel = (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
     return pixel.clamp(0, size - 1) if border else pixel
 
@@ -73,7 +76,10 @@ def grouped_mm(
     """Rows of a [S, K], in groups that end at offs [G], each times its group's b [G, K, N]; rows after the last group
     are 0."""
     if a.dim() != 2 or b.dim() != 3 or bias is not None:
-        raise ProgramError("grouped_mm multiplies rows by a stack of matrices, without bias")
+        raise ProgramError(
+            f"grouped_mm of tensors with {a.dim()} and {b.dim()} dimensions{'' if bias is None else ' and a bias'} is "
+            "not supported; 2 and 3 dimensions without a bias are expected"
+        )
     group = (torch.arange(a.shape[0])[:, None] >= offs).sum(1)
     parts = [torch.where((group == g)[:, None], a, 0.0) @ b[g] for g in range(b.shape[0])]
     return torch.stack(parts).sum(0)
@@ -88,7 +94,7 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
 
 
 T = torch.Tensor
-DEEP = 40  # limit of calls between the reading of a number and the user's line
+DEEP = 40  # most stack frames between the read of a number and the user's line
 #: Functions that return a Python number, or a shape that depends on values.
 DECIDING = frozenset(
     {
@@ -115,7 +121,7 @@ DECIDING = frozenset(
 
 
 class Opened(TorchFunctionMode):
-    """Context in which the functions above are computed by their compositions, and branches on constants are taken."""
+    """Context that computes the functions above by their compositions, and lets the model branch on constants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +139,7 @@ class Opened(TorchFunctionMode):
             what = f"{args[0].dtype} {tuple(args[0].shape)}"
             raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
-            args, function = (args[0].shape, args[1] == 1), torch.full  # layers never or always dropped: a constant
+            args, function = (args[0].shape, args[1] == 1), torch.full  # a layer never or always dropped: a constant
         if function in DECIDING:
             if (real := self.known.replaced((args, kwargs))) is not None:
                 with unset_fake_temporarily(), disable_proxy_modes_tracing():
@@ -146,13 +152,13 @@ class Opened(TorchFunctionMode):
 
 
 def _without_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without torch's own generator; ProgramError for another one."""
+    """The arguments without torch's default generator; ProgramError for any other generator."""
     generator = kwargs.get("generator")
     if isinstance(generator, torch.Generator) and generator is not torch._C.default_generator:
         line = own_line(traceback.extract_stack(limit=DEEP))
         raise ProgramError(
             f"the model or its loss draws from a torch.Generator of its own{line}; a program draws from the "
-            "job's seed: leave generator= out"
+            "job's seed: remove generator="
         )
     return {name: value for name, value in kwargs.items() if name != "generator"}
 

@@ -15,7 +15,7 @@ from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Value
 from vgame.program.lowering.random import randint
 
-CELL = 2**31  # of 31 bits of a word
+CELL = 2**31  # values of 31 bits of a word
 
 
 def with_replacement(b: Builder, count: int, population: int) -> Value:
@@ -34,8 +34,8 @@ def weighted(b: Builder, count: int, weights: Sequence[float] | torch.Tensor, po
 
 
 def alias_table(weights: Sequence[float] | torch.Tensor, population: int) -> tuple[np.ndarray, np.ndarray]:
-    """(thresholds, aliases), int32: cell i is sample i below its threshold, else its alias; cells hold 2^31 each,
-    exactly filled."""
+    """(thresholds, aliases), int32: cell i gives sample i below its threshold, else its alias; each cell has 2^31
+    values, and all are used."""
     parts = _parts(weights, population)
     aliases, thresholds = list(range(population)), [0] * population
     small = [i for i in range(population) if parts[i] < CELL]
@@ -46,7 +46,7 @@ def alias_table(weights: Sequence[float] | torch.Tensor, population: int) -> tup
         parts[large[-1]] -= CELL - parts[i]
         if parts[large[-1]] < CELL:
             small.append(large.pop())
-    # the rest of `large` are whole cells, their own aliases
+    # the cells left in `large` are full: each is its own alias
     return np.array(thresholds, np.int32), np.array(aliases, np.int32)
 
 

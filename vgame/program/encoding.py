@@ -135,7 +135,7 @@ class Reader:
         return struct.unpack(">" + layout, self.part(struct.calcsize(">" + layout)))
 
     def part(self, size: int) -> bytes | memoryview:
-        """So many bytes, without a copy if the data are a view."""
+        """The next `size` bytes, without a copy if the data are a view."""
         if self.offset + size > len(self.data):
             raise ProgramError(f"{self.what} is cut short: {len(self.data)} bytes, more expected")
         self.offset += size
@@ -155,7 +155,7 @@ class Reader:
     def _ref(self) -> Ref:
         (word,) = self.take("I")
         if word >> 24 not in RefClass._value2member_map_:
-            raise ProgramError(f"{self.what} refers to class {word >> 24}, which does not exist")
+            raise ProgramError(f"{self.what} refers to the class {word >> 24}, which does not exist")
         return Ref(RefClass(word >> 24), word & 0xFFFFFF)
 
     def space(self) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def read_operator(record: bytes | memoryview, what: str, pool: Pool | None = Non
         operator = _read_body(reader, Code(code), function, flags, elements)
         again = operator_record(operator, bool(flags & FINITE))
     except (ValueError, ZeroDivisionError, struct.error) as error:
-        raise ProgramError(f"{what} is no operator: {error}") from None
+        raise ProgramError(f"{what} is not a valid operator: {error}") from None
     reader.done()
     if again != record:
         raise ProgramError(f"{what} is not in canonical form")

@@ -1,4 +1,4 @@
-"""Program files: all data to run and to prove a program, without the model's source.
+"""Program files: all data needed to run and to prove a program, without the model's source.
 
 Layout: magic ‖ header ‖ per state tensor its source record ‖ per operator u32 length ‖ record ‖ per constant dtype u8
 ‖ elements u32 ‖ words
@@ -27,7 +27,7 @@ from vgame.system.files import parse_json, read_file, write_atomic
 MAGIC, OLD_MAGIC = b"vgame program 2\n", b"vgame program 1\n"
 HEADER_BYTES = 124
 MOST_BYTES = 2**32  # of a program file
-OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and formatting characters, and invalid ones
+OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories of control, formatting and invalid characters
 
 
 def encode_program(program: Program) -> bytes:
@@ -130,8 +130,8 @@ def _labels(fields: dict) -> Labels:
         tuple(map(str, fields["scalars"])),
     )
     if any(not 0 <= n < 2**32 for label in (*labels.state, *labels.data) for n in label.shape):
-        raise ValueError("a label has a shape that no tensor has")
+        raise ValueError("a label has a shape with a size below 0 or above 2^32 - 1")
     names = (*labels.operators, *labels.scalars, *(label.name for label in (*labels.state, *labels.data)))
     if any(unicodedata.category(c) in OBEYED for name in names for c in name):
-        raise ValueError("a label holds a control character, which a terminal would obey")
+        raise ValueError("a label holds a control character, which a terminal would execute")
     return labels

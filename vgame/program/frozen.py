@@ -1,7 +1,7 @@
-"""Parameters without a gradient in some steps, as by `requires_grad_(False)` and later `(True)` in a loop.
+"""Parameters without a gradient in some steps, like `requires_grad_(False)` and later `(True)` in a loop.
 
-In: a task. Out: by parameter the steps in which its `grad` is None, so that an optimizer skips it, its slots and its
-count of steps.
+In: a task. Out: for each parameter the steps in which its `grad` is None. An optimizer then skips the parameter, its
+slots and its step counter.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def asleep_of(task: Task, trained: Iterable[str]) -> Asleep:
         names = [name for name in trained if fnmatchcase(name, pattern)]
         if not names:
             raise ProgramError(
-                f"frozen = {{{pattern!r}: ...}}: no parameter that is trained has such a name; the names are those of "
-                "model.named_parameters(), and those with requires_grad = False are never trained"
+                f"frozen = {{{pattern!r}: ...}}: no trained parameter has such a name; use names of "
+                "model.named_parameters() (parameters with requires_grad = False are never trained)"
             )
         for name in names:
             found[name] = (*found.get(name, ()), _steps(pattern, steps))
@@ -37,7 +37,7 @@ def _steps(pattern: str, steps: Any) -> range:
     first, last = steps if isinstance(steps, tuple) and len(steps) == 2 else (1, steps)
     if not (type(first) is type(last) is int and 1 <= first <= last):
         raise ProgramError(
-            f"frozen = {{{pattern!r}: {steps!r}}}: a number of steps from the first on, or (first, last), is expected"
+            f"frozen = {{{pattern!r}: {steps!r}}}: the last frozen step, or a pair (first, last), is expected"
         )
     return range(first, last + 1)
 

@@ -1,9 +1,9 @@
-"""The values that functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the
+"""Check the values that functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the
 original.
 
-In: an optimizer, its schedulers, while a copy of them is played. Out: nothing, or a ProgramError: a function that reads
-the optimizer itself, a module or a parameter would read the original; one that changes these values would continue with
-them at the next capture.
+In: an optimizer and its schedulers, while a copy of them is played. Out: nothing, or a ProgramError: a function that
+reads the optimizer itself, a module or a parameter would read the original, not the copy; a function that changes these
+values would find them changed at the next capture.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRS
     yield
     if chance != _chance():
         raise ProgramError(
-            f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers outside tensors, other "
-            "ones at every capture; draw them with torch.rand_like(p)"
+            f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers that are not tensors of a "
+            "parameter, so every capture gets other numbers; draw them with torch.rand_like(p)"
         )
     after = _read(functions)
     if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):
         raise ProgramError(
             f"the optimizer {type(optimizer).__name__} or its schedulers change {changed[0].split(' in ')[0]} while "
-            "they step, which a second capture would find changed; keep it in the optimizer or in an object of the "
-            "scheduler"
+            "they step, so a second capture would start from the changed value; keep it in the optimizer or in an "
+            "object of the scheduler"
         )
 
 
@@ -80,7 +80,7 @@ def _held_functions(value: Any) -> list[Any]:
 
 
 def _read(functions: Sequence[Any]) -> dict[str, Any]:
-    """By path, comparable values that functions read besides their arguments."""
+    """The values that functions read besides their arguments, in a comparable form, by path."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
     todo = [(f.__qualname__, f) for f in functions]
@@ -88,8 +88,8 @@ def _read(functions: Sequence[Any]) -> dict[str, Any]:
         path, value = todo.pop()
         if isinstance(value, LIVE):
             raise ProgramError(
-                f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}, "
-                "which a capture plays as a copy; give the function numbers"
+                f"a function of the optimizer or of its schedulers reads {path}, a {type(value).__name__}, but a "
+                "capture works on copies of these objects; let the function read numbers instead"
             )
         if isinstance(value, LEAVES):
             found[path] = value
@@ -101,7 +101,7 @@ def _read(functions: Sequence[Any]) -> dict[str, Any]:
 
 
 def _words(path: str, value: Any) -> Any:
-    """The comparable words of a value without parts."""
+    """A comparable form of a value itself, without its parts."""
     if isinstance(value, torch.Tensor):
         return value._version
     if isinstance(value, Iterator | random.Random | np.ndarray | np.random.Generator | np.random.RandomState):
@@ -109,8 +109,8 @@ def _words(path: str, value: Any) -> Any:
             return pickle.dumps(value)
         except (TypeError, AttributeError, pickle.PicklingError):
             raise ProgramError(
-                f"{path}, which a function of the optimizer or of its schedulers reads, is a {type(value).__name__}; "
-                "give it a list of numbers"
+                f"a function of the optimizer or of its schedulers reads {path}, a {type(value).__name__}, which "
+                "cannot be compared; let it read a list of numbers instead"
             ) from None
     return len(value) if isinstance(value, STANDARD[:6]) else None
 

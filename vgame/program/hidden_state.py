@@ -1,7 +1,7 @@
-"""Refuse state of a user's objects that a program does not carry from step to step, each with one sentence.
+"""Refuse state in the user's objects that a program does not carry from step to step; one sentence for each case.
 
-In: a task before it is traced, its modules around the traced call. Out: nothing, or a ProgramError with the cause and a
-remedy.
+In: a task before it is traced, and its modules before and after the traced call. Out: nothing, or a ProgramError with
+the cause and a remedy.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def refuse_outside(task: Task) -> None:
     for name, parameter in task.model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise ProgramError(
-                f"the parameter {name} has a hook on its gradient; take it off, and write it into the loss"
+                f"the parameter {name} has a hook on its gradient; remove the hook and compute its effect in the loss"
             )
     for optimizer in task.optimizers:
         _refuse_optimizer(optimizer, any(getattr(s, "optimizer", None) is optimizer for s in task.schedulers))
@@ -63,10 +63,10 @@ def refuse_outside(task: Task) -> None:
     held = [p for optimizer in task.optimizers for group in optimizer.param_groups for p in group["params"]]
     outside = [tuple(p.shape) for p in held if id(p) not in own]
     if len({id(p) for p in held}) < len(held):
-        raise ProgramError("a parameter is trained by two optimizers of the task; leave it to one of them")
+        raise ProgramError("two optimizers of the task train the same parameter; give it to one of them only")
     if outside:
         raise ProgramError(
-            f"the optimizer trains {len(outside)} tensors that are no parameters of the model, the first of shape "
+            f"the optimizer trains {len(outside)} tensors that are not parameters of the model, the first of shape "
             f"{outside[0]}; make the module that holds them (such as the loss) a part of the model"
         )
 
@@ -78,14 +78,14 @@ def refuse_shared_memory(tensors: Iterable[tuple[str, torch.Tensor]], changing: 
     for start, end, name in ranges:
         if start < reach and {name, last} & changing:
             raise ProgramError(
-                f"{last} and {name} share memory that a step changes; a program keeps them apart: use one of them in "
-                "both places, as an attribute of its module, or a clone"
+                f"{last} and {name} share memory that a step changes, but a program stores them separately; use the "
+                "same tensor in both places, as an attribute of its module, or use a clone"
             )
         reach, last = max((reach, last), (end, name))
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of a tensor's first byte and of the end."""
+    """The addresses of a tensor's first byte and of the byte after its last."""
     span = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
 
@@ -94,23 +94,23 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None
     name = type(optimizer).__name__
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *EVERYWHERE)
     if any(hooks):
-        raise ProgramError(f"the optimizer {name} has hooks on its step; take them off, a program holds the plain step")
+        raise ProgramError(f"the optimizer {name} has hooks on its step, which a program does not run; remove them")
     if not scheduled and "step" in vars(optimizer):
         raise ProgramError(
-            f"the step of the optimizer {name} was replaced, as learning rate schedulers do; name them in the task: "
-            "schedulers=[...]"
+            f"the step of the optimizer {name} was replaced, as a learning rate scheduler does; give the schedulers to "
+            "the task: schedulers=[...]"
         )
     if not _is_plain(optimizer):
         raise ProgramError(
-            f"the step of the optimizer {name} was replaced by another function than a scheduler's; write the step in "
-            "its class"
+            f"the step of the optimizer {name} was replaced, and not by a scheduler; define the step in the "
+            "optimizer's class"
         )
     begins = (lambda value: value is not None) if has_rule(optimizer) else _is_used
     held = {key for values in optimizer.state.values() for key, value in values.items() if begins(value)}
     if held:
         raise ProgramError(
-            f"the optimizer {name} already holds {', '.join(sorted(held))}; a run starts from a new optimizer, build "
-            "it again"
+            f"the optimizer {name} already holds {', '.join(sorted(held))}, but a run starts from a new optimizer; "
+            "create it again"
         )
 
 
@@ -125,7 +125,7 @@ def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_used(value: Any) -> bool:
-    """Whether a state is not an initial one: empty, counters at 0, constant tensors."""
+    """Whether a state is not initial. Initial are counters at 0 and constant tensors."""
     if isinstance(value, torch.Tensor):
         return bool((value != (0 if value.dim() == 0 else value.flatten()[:1])).any())
     return isinstance(value, int | float) and value != 0
@@ -151,22 +151,22 @@ class Held:
         parameters, buffers = _parameters(self.model), _buffers(self.model)
         if made := sorted(n for n, p in parameters.items() if p is not self.parameters.get(n)):
             raise ProgramError(
-                f"the model makes its parameters {', '.join(made)} in the forward pass; make them in __init__"
+                f"the model creates its parameters {', '.join(made)} in the forward pass; create them in __init__"
             )
         if made := sorted(set(buffers) - set(self.buffers)):
             raise ProgramError(
-                f"the model makes its buffers {', '.join(made)} in the forward pass; make them in __init__"
+                f"the model creates its buffers {', '.join(made)} in the forward pass; create them in __init__"
             )
         for name, was in self.buffers.items():
             if _kind(buffers.get(name)) != _kind(was):
                 raise ProgramError(
-                    f"the model replaces its buffer {name}, {_kind(was)}, by {_kind(buffers.get(name))}; shape and "
-                    "type must stay"
+                    f"the model replaces its buffer {name}, {_kind(was)}, by {_kind(buffers.get(name))}; keep its "
+                    "shape and type"
                 )
         if _chance() != self.chance:
             raise ProgramError(
-                "the forward pass draws numbers of Python's random or of NumPy, the same at every step of a program; "
-                "draw them with torch (augmentation: vgame.augment)"
+                "the forward pass draws numbers from Python's random or NumPy, which would be the same at every step "
+                "of a program; draw them with torch (augmentation: vgame.augment)"
             )
 
     def refuse_counts(self) -> None:
@@ -177,23 +177,23 @@ class Held:
 
 
 def attributes_change(names: list[str]) -> ProgramError:
-    """The error for attributes that are changed at the next forward pass."""
+    """The error for attributes that have other values at the next forward pass."""
     some = some_of(names)
     if not names:
         return ProgramError(
-            "two forward passes of the same batch are different: something outside the modules decides, which no step "
-            "records (a list, a counter, the clock); make it a buffer (register_buffer), or leave it out"
+            "two forward passes of the same batch differ: they depend on a value outside the modules (a list, a "
+            "counter, the clock), which a program does not record; make it a buffer (register_buffer), or remove it"
         )
     if any(" (" in name or name.startswith("loss.") for name in names):
         return ProgramError(
-            f"the loss or the model changes {some}, which no step records; make it a buffer of the model "
-            "(register_buffer), or leave it out"
+            f"the loss or the model changes {some}, which a program does not record; make it a buffer of the model "
+            "(register_buffer), or remove it"
         )
     one = len(names) == 1
     which, form, them = ("attribute", "it a buffer", "it") if one else ("attributes", "them buffers", "them")
     return ProgramError(
-        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the forward pass; make {form} "
-        f"(register_buffer), for the next one depends on {them}"
+        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the forward pass, and the next pass "
+        f"depends on {them}; make {form} (register_buffer)"
     )
 
 

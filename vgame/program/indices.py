@@ -1,5 +1,5 @@
-"""Check that indices in the data are valid, and that integers fit. This precedes the job: the arithmetic is total and
-would continue.
+"""Check before the job that indices in the data are valid, and that integers fit 32 bits: a run would not fail, because
+the arithmetic is defined for all values.
 
 In: a captured graph and its task. Out: nothing, or one error that names the data and the sample. Checks every index and
 every integer that depends on data and constants alone, including unchanged buffers; not values computed from
@@ -22,14 +22,14 @@ from vgame.program.decompositions import ONE_HOT
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
-MOST_BATCHES = 2**8  # checked batches of data in files, about
+MOST_BATCHES = 2**8  # about the most batches that are checked of data in files
 Use = tuple[Node, Node, range]  # (node, index, valid range)
 BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.index_add)
 
 
 def check_indices(captured: Captured, task: Task) -> None:
-    """Raise DataError if a sample addresses something that does not exist, ProgramError if a constant does, or if an
-    integer does not fit 32 bits."""
+    """Raise DataError if a sample holds an invalid index, ProgramError if a constant does or if an integer does not fit
+    32 bits."""
     graph = captured.graph
     places = list(graph.graph.find_nodes(op="placeholder"))[-len(captured.batch) :]
     names = dict(zip(places, captured.batch, strict=True))
@@ -85,8 +85,8 @@ def _refuse_few_words(node: Node, mask: torch.Tensor, words: range) -> None:
     needed = int(mask.expand(node.meta["val"].shape).sum())
     if needed > len(words):
         raise DataError(
-            f"masked_scatter in {_module(node)} has {len(words)} words for {needed} true elements of its mask; give "
-            "it as many"
+            f"masked_scatter in {_module(node)} has {len(words)} words for {needed} true elements of its mask; give it "
+            f"at least {needed}"
         )
 
 
@@ -137,7 +137,7 @@ def _beyond(
 
 
 def _uses(graph: GraphModule) -> Iterator[Use]:
-    """(node, index, valid range); x[index] counts negative ones from the end."""
+    """(node, index, valid range); x[index] counts negative indices from the end."""
     for node in graph.graph.nodes:
         packet = getattr(node.target, "overloadpacket", None)
         if packet in (aten.embedding, aten._embedding_bag, aten._embedding_bag_forward_only):

@@ -65,8 +65,8 @@ def value_type(tensor: torch.Tensor) -> torch.dtype:
 
 
 def as_words(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A flat copy in float32 or int32 on the CPU, or the words in their file; integers that int32 does not hold are
-    refused."""
+    """A flat copy in float32 or int32 on the CPU, or the words in their file; ProgramError for integers that do not fit
+    int32."""
     if (mapped := flat_of(tensor)) is not None:
         return mapped
     tensor = tensor.detach().cpu()
@@ -93,7 +93,7 @@ def lower_captured(
 ) -> Lowered:
     """Lower a task from captured graphs."""
     look_at_files(task.data, listener)
-    listener.stage("checks the data, lowers what was captured")
+    listener.stage("checks the data, lowers the captured graph")
     _refuse_values(task)
     for each in captured:
         check_indices(each, task)
@@ -103,7 +103,7 @@ def lower_captured(
 
 
 def look_at_files(data: Mapping[str, torch.Tensor], listener: NullProgress) -> None:
-    """One pass over each file of data: hashed, and NaN refused."""
+    """Read each data file once: hash it, and refuse NaN."""
     for name, tensor in data.items():
         if (source := source_of(tensor)) is None:
             continue
@@ -196,7 +196,7 @@ class _Lowering:
         return {name: b.map(Function.MUL, g, factor) for name, g in gradients.items()}
 
     def _awake(self, name: str, norm: Value) -> Value:
-        """0 in steps in which the parameter has no gradient."""
+        """The norm, or 0 in steps in which the parameter has no gradient."""
         if name not in self.asleep:
             return norm
         awake = self._scalar(f"awake.{name}", awake_column(self.asleep[name], self.steps))
@@ -207,8 +207,8 @@ class _Lowering:
     def _state(self, name: str, tensor: torch.Tensor) -> Value:
         if any(label.name == name for label, _ in self.state):
             raise ProgramError(
-                f"two tensors of the state are called {name!r}: a parameter of the model, and what the optimizer or a "
-                "buffer is called; give the module another name"
+                f"two tensors of the state have the name {name!r}: a parameter or buffer of the model, and a tensor "
+                "that vgame adds (such as an optimizer slot); rename the module"
             )
         ref = Ref(RefClass.STATE, len(self.state))
         label = TensorLabel(name, tuple(tensor.shape), not tensor.is_floating_point())
@@ -240,7 +240,7 @@ class _Lowering:
         self.outputs[index] = value if value.ref == target.ref else self._computed(value)
 
     def _computed(self, value: Value) -> Value:
-        """The value as the whole output of an operator: itself, or a copy of a tensor that no operator computes."""
+        """The value as the whole output of an operator: unchanged, or a copy if no operator computes the tensor."""
         value = self.b.plain(value)
         if value.ref.cls is RefClass.OPERATOR:
             return value

@@ -143,7 +143,7 @@ class Contract:
 
     @property
     def distinct(self) -> int:
-        """Number of batches with different operands; 1 if all share theirs, and so have the same words."""
+        """Number of batches with different operands; 1 if all batches share their operands, and so their output."""
         shared = self.shared_a and (self.shared_b or self.variant is Variant.SUM)
         return 1 if shared else self.batch
 
@@ -158,7 +158,7 @@ class Contract:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks in which one element is decided; 1: directly."""
+        """Number of blocks in which the referee decides one element; 1: without blocks."""
         return -(-self.k // self.block_length)
 
     @property
@@ -257,7 +257,7 @@ def operand_refs(operator: Operator) -> tuple[tuple[Ref, int, bool | None], ...]
             return ((operator.operand, operator.rows * operator.length, operator.integer),)
         case ArgMax():
             return ((operator.operand, operator.rows * operator.length, False),)
-    return getattr(operator, "reads", ())  # not of a program: an exchange between ranks (vgame/ranks/part.py)
+    return getattr(operator, "reads", ())  # an exchange between ranks (vgame/ranks/part.py), never in a program
 
 
 def operand_types(operator: Map) -> tuple[bool, ...]:

@@ -51,7 +51,7 @@ def plan_of(
     by_rule &= not any(id(p) in sleeping for group in optimizer.param_groups for p in group["params"])
     if schedulers := _schedulers_of(task, optimizer):
         if schedule is not None:
-            raise JobFileError("the task has schedulers and the job a [schedule]; leave one of them out")
+            raise JobFileError("the task has schedulers and the job has a [schedule]; remove one of them")
         if by_rule and (rates := _rates_alone(optimizer, schedulers, steps)) is not None:
             return ByRule([lambda t, group=group: Fraction(group[t - 1]) for group in rates])
         return play(optimizer, {*names}, schedulers, None, steps, sleeping, listener)

@@ -50,7 +50,7 @@ def _is_one(number: Any) -> bool:
 
 
 class OptimizerStep:
-    """The step of parameters that are treated alike, as graphs over (parameter, gradient, slots, scalars)."""
+    """The step of parameters with the same treatment, as graphs over (parameter, gradient, slots, scalars)."""
 
     def __init__(self, name: str, played: Played, key: Key, column: Column) -> None:
         self.name, self.played, self.key, self.column = name, played, key, column
@@ -166,7 +166,7 @@ class _Replay:
         if name not in WITH_TENSORS:
             raise ProgramError(
                 f"the optimizer {self.name} computes {operation.function} with a number that changes from step to "
-                "step; write it with products and sums"
+                "step, which is not supported; write it with products and sums"
             )
         return WITH_TENSORS[name](*args, **kwargs)
 

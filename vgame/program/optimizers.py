@@ -1,4 +1,5 @@
-"""Optimizer steps as operators, read off a torch optimizer object; one rounding per operation, in the written order.
+"""Optimizer steps as operators, derived from a torch optimizer object; one rounding per operation, in the written
+order.
 
 A rule owns its slots (state tensors beside each parameter) and its scalars (tables over the steps).
 """
@@ -139,7 +140,7 @@ def _corrected(rate: Rate, beta: Fraction, step: int) -> Real:
 
 
 def _root(beta: Fraction, step: int) -> Real:
-    """sqrt(1 - beta^step), between multiples of 2^-bits; a root n / d of squares is itself."""
+    """sqrt(1 - beta^step), between multiples of 2^-bits; exact if it is rational."""
 
     def enclose(bits: int) -> Ends:
         high, low = (1 - end for end in power(beta, step, bits))
@@ -170,7 +171,8 @@ def _check(name: str, groups: Sequence[Mapping[str, Any]], group: Mapping[str, A
     first, rate = (float(g["lr"]) for g in (groups[0], group))
     if rate and rate >= 2.0**127 * first:
         raise ProgramError(
-            f"{name} with lr = {rate} in a group and {first} in the first, which the schedule stands for"
+            f"{name} with lr = {rate} in a group: the schedule sets the rate of the first group, {first}, and scales "
+            "the others; a ratio below 2^127 is expected"
         )
 
 
@@ -179,8 +181,8 @@ def check_rates(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         if "lr" in group and not isinstance(rate := group["lr"], int | float | torch.Tensor):
             raise ProgramError(
-                f"{type(optimizer).__name__} with lr = {rate!r}: a number is expected; the rates of a formula are a "
-                "scheduler's or the job's [schedule]"
+                f"{type(optimizer).__name__} with lr = {rate!r}: a number is expected; for a formula use a scheduler "
+                "or the job's [schedule]"
             )
 
 

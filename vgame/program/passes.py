@@ -36,7 +36,7 @@ class Step:
         self.decided: list[str] = []  # reads of numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
-        self.inner = ""  # line of the last gradient kept before those of the pass
+        self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
         """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
@@ -97,7 +97,7 @@ class Step:
         wanted = {n: parameters[n] for n in self.trained}
         if self.inner and (self.task.accumulate > 1 or any(p.grad is not None for p in wanted.values())):
             raise ProgramError(
-                f"the loss calls backward{self.inner}; leave backward and the optimizer's step out: vgame makes them "
+                f"the loss calls backward{self.inner}; remove backward and the optimizer's step: vgame adds them "
                 "(gradients inside a loss: torch.autograd.grad)"
             )
         if not loss.requires_grad:
@@ -113,7 +113,7 @@ class Step:
 
 
 def _posing(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """The tensor with the attributes of the model's own, and of its class for isinstance."""
+    """The tensor with the attributes of the model's own tensor, and with its class for isinstance."""
     tensor.__dict__.update(vars(own))
     if type(own) is nn.Parameter:
         tensor._is_param = True
@@ -145,6 +145,6 @@ def _without_random_numbers() -> Iterator[None]:
     for node in list(nodes)[known:]:
         if is_random(node):
             raise ProgramError(
-                f"the backward pass draws random numbers ({node.target} in {module_of(node)}), not those of the "
-                "forward pass; leave dropout and the like out of what torch.utils.checkpoint computes again"
+                f"the backward pass draws random numbers ({node.target} in {module_of(node)}) that differ from those "
+                "of the forward pass; keep dropout and other random operators out of torch.utils.checkpoint"
             )

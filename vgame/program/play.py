@@ -28,7 +28,7 @@ from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
 from vgame.program.torchs_steps import without_values
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
-MOST_FORMS = 4  # kinds of steps of one optimizer: the first one, those before and after a threshold
+MOST_FORMS = 4  # forms of the step of one optimizer, such as the first step, and steps before and after a threshold
 EVERY = 200  # steps between two reports of progress
 
 
@@ -120,8 +120,8 @@ class _Stage:
             type(self.optimizer).step(self.optimizer)
         if rates and [group["lr"] for group in groups] != list(rates):
             raise ProgramError(
-                f"the optimizer {self.name} changes its lr in step {step}, which the job's [schedule] sets; leave the "
-                "[schedule] out"
+                f"the optimizer {self.name} changes its lr in step {step}, but the job's [schedule] sets the lr; "
+                "remove the [schedule]"
             )
         for key, p in self.others.items():
             recorder.refuse_changed(key, p)
@@ -154,8 +154,8 @@ class _Stage:
         if outcome.form not in played.forms:
             if len(played.forms) == MOST_FORMS:
                 raise ProgramError(
-                    f"the optimizer {self.name} computes step {step} in a {MOST_FORMS + 1}th way; a program has room "
-                    f"for {MOST_FORMS}"
+                    f"the optimizer {self.name} computes step {step} with a {MOST_FORMS + 1}th sequence of operators; "
+                    f"a program holds at most {MOST_FORMS}"
                 )
             played.forms.append(outcome.form)
             played.numbers.append([array("d") for _ in numbers])
@@ -172,15 +172,15 @@ def _slots(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> dict[str, torch
 def _copied(
     optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]
 ) -> tuple[torch.optim.Optimizer, list[LRScheduler]]:
-    """Optimizer and schedulers again, over parameters without data; objects shared between them are shared between the
-    copies."""
+    """Copies of optimizer and schedulers, over parameters without data; the copies share objects as the originals
+    do."""
     copied = object.__new__(type(optimizer))
     memo: dict[int, Any] = {id(optimizer): copied}
     for p in (p for group in optimizer.param_groups for p in group["params"]):
         memo[id(p)] = torch.nn.Parameter(torch.empty_like(p, device="meta"))
         memo |= {id(v): _empty(k, v, p) for k, v in optimizer.state.get(p, {}).items() if isinstance(v, torch.Tensor)}
     vars(copied).update(deepcopy({k: v for k, v in vars(optimizer).items() if k != "step"}, memo))
-    for group in copied.param_groups:  # the plain loops; the others differ only in their launches
+    for group in copied.param_groups:  # the plain loops; the other variants differ only in kernel launches
         group.update({key: False for key in ("foreach", "fused", "capturable", "differentiable") if key in group})
     return copied, [_follower(s, memo) for s in schedulers]
 
@@ -194,8 +194,8 @@ def _empty(key: str, value: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
 def _follower(scheduler: LRScheduler, memo: dict[int, Any]) -> LRScheduler:
     if isinstance(scheduler, ReduceLROnPlateau):
         raise ProgramError(
-            "ReduceLROnPlateau decides by the values of a metric, which cannot be captured; use a scheduler that "
-            "depends on the step alone"
+            "ReduceLROnPlateau depends on the values of a metric, which cannot be captured; use a scheduler that "
+            "depends only on the step"
         )
     if not isinstance(scheduler, LRScheduler):
         raise ProgramError(
@@ -214,14 +214,14 @@ def _follow(schedulers: Sequence[LRScheduler]) -> None:
                 scheduler.step()
             except Exception as error:
                 raise ProgramError(
-                    f"the scheduler {type(scheduler).__name__} gives no rate for a step of the job: {error}; give it "
+                    f"the scheduler {type(scheduler).__name__} fails at a step of the job: {error}; configure it for "
                     "as many steps as the job has"
                 ) from None
 
 
 @contextmanager
 def _described(name: str) -> Iterator[None]:
-    """An optimizer's failure on tensors without data, as one sentence."""
+    """Context that turns an optimizer's failure on tensors without data into one sentence."""
     try:
         yield
     except ProgramError:
@@ -235,7 +235,7 @@ def _described(name: str) -> Iterator[None]:
             ) from None
         by_values = "meta" in what.lower() or "item" in what.lower()
         raise ProgramError(
-            f"the optimizer {name} decides by the values of its tensors{line_of(error)}, which cannot be captured; "
+            f"the optimizer {name} branches on the values of its tensors{line_of(error)}, which cannot be captured; "
             "compute with tensors (torch.where, torch.clamp) instead"
             if by_values
             else f"the step of the optimizer {name} fails{line_of(error)}: {type(error).__name__}: {what}"

@@ -51,7 +51,9 @@ class Labels:
         for what, labels in (("state", self.state), ("data", self.data)):
             names = Counter(label.name for label in labels)
             if twice := [name for name, count in names.items() if count > 1]:
-                raise ProgramError(f"{len(twice)} names of {what} tensors stand for several, {twice[0]!r} is the first")
+                raise ProgramError(
+                    f"{len(twice)} names of {what} tensors are used more than once; the first is {twice[0]!r}"
+                )
 
     @property
     def root(self) -> bytes:
@@ -114,12 +116,12 @@ class Program:
         return encoding.program_root(self.header)
 
     def operator_name(self, index: int) -> str:
-        """`17 contract dot @ conv2`, for people."""
+        """`17 contract dot conv2`, for display."""
         label = self.labels.operators[index] if index < len(self.labels.operators) else ""
         return " ".join(filter(None, [str(index), self.operator_kind(index), label]))
 
     def operator_kind(self, index: int) -> str:
-        """`contract dot`, for people."""
+        """`contract dot`, for display."""
         operator = self.operators[index]
         detail = getattr(operator, "function", getattr(operator, "variant", None))
         return " ".join(

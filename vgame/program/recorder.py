@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):
         self.name = name
         self.labels: dict[tuple[Any, ...], tuple[Any, Label]] = {}  # memory -> (parameter, label)
         self.places: dict[int, tuple[Any, ...]] = {}  # memory of parameters and slots -> parameter
-        self.alive: list[torch.UntypedStorage] = []  # kept, so that no memory is used twice
+        self.alive: list[torch.UntypedStorage] = []  # kept alive, so that no address is used twice
         self.operations: dict[Any, list[Operation]] = {}
         self.numbers: dict[Any, list[float]] = {}
         self.known: dict[Any, set[str]] = {}  # slots before the step
@@ -89,8 +89,8 @@ class Recorder(TorchDispatchMode):
             own = (key, _memory(tensor))
             if self.places.setdefault(tensor.untyped_storage()._cdata, own) != own:
                 raise ProgramError(
-                    f"the optimizer {self.name} keeps two tensors in one memory (a view, or one of two parameters); a "
-                    "program keeps them apart: clone one"
+                    f"the optimizer {self.name} keeps two tensors in the same memory (a view, or a tensor shared by "
+                    "two parameters), but a program stores them separately; clone one"
                 )
         self._name(p, key, ("p",))
         if p.grad is not None:
@@ -102,8 +102,8 @@ class Recorder(TorchDispatchMode):
         """Raise ProgramError if a parameter without a gradient is changed by the step."""
         if self.operations[key] or self.labels.get(_memory(p)) != (key, ("p",)):
             raise ProgramError(
-                f"the optimizer {self.name} computes with a parameter of shape {tuple(p.shape)} that is frozen or "
-                "that the loss does not reach; skip parameters whose grad is None"
+                f"the optimizer {self.name} computes with a parameter of shape {tuple(p.shape)} without a gradient "
+                "(frozen, or not used by the loss); skip parameters whose grad is None"
             )
 
     def end(self, key: Any, p: torch.Tensor, slots: dict[str, torch.Tensor]) -> Outcome:
@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):
         made = {slot: label for slot, label in results.items() if slot and slot not in self.known[key]}
         names: dict[Label, Label] = {label: ("slot", slot) for slot, label in made.items() if label[0] == "fill"}
         for argument in (*(a for o in self.operations[key] for a in o.arguments), *results.values()):
-            if _is_fill(argument):  # numbered in the order of this parameter's own step
+            if _is_fill(argument):  # numbered in the order of this parameter's step
                 names.setdefault(argument, (*argument[:-1], len(names)))
         renamed = [
             Operation(o.function, o.tree, tuple(_renamed(a, names) for a in o.arguments)) for o in self.operations[key]
@@ -129,7 +129,7 @@ class Recorder(TorchDispatchMode):
     def _own(self, key: Any, tensor: torch.Tensor) -> Label:
         """The label of a parameter or its slot after the step."""
         owner, label = self._label(tensor)
-        if owner is None:  # a fill, of this parameter from now on
+        if owner is None:  # a fill, which belongs to this parameter from here on
             self._name(tensor, key, label)
         elif owner != key:
             raise self._several("its state")
@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):
             return result
         if [_memory(t) for t in inputs] != before:
             raise ProgramError(
-                f"the optimizer {self.name} gives a tensor other memory or another shape in place ({func}); make a "
+                f"the optimizer {self.name} changes the memory or the shape of a tensor in place ({func}); create a "
                 "new tensor"
             )
         if name in FILLS:
@@ -159,7 +159,7 @@ class Recorder(TorchDispatchMode):
 
     @staticmethod
     def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Keep the values of counters that an optimizer makes on its parameter's device, since numbers depend on
+        """Keep the values of counters that an optimizer creates on its parameter's device, since numbers depend on
         them."""
         made = kwargs.get("device") is not None and not any(without_data(t) for t in tree_leaves((args, kwargs)))
         size = args[0] if args else ()
@@ -177,10 +177,10 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         owners = {owner for owner, _ in map(self._label, inputs)} - {None}
         if not owners:
-            usual = f", or take torch.optim.{self.name}" if hasattr(torch.optim, self.name) else ""
+            usual = f", or use torch.optim.{self.name}" if hasattr(torch.optim, self.name) else ""
             raise ProgramError(
                 f"the optimizer {self.name} computes with tensors that belong to no parameter; keep them in "
-                f"state[parameter], compute with Python's numbers{usual}"
+                f"state[parameter], or compute with Python numbers{usual}"
             )
         if len(owners) > 1:
             raise self._several(func)
@@ -196,8 +196,8 @@ class Recorder(TorchDispatchMode):
 
     def _several(self, what: Any) -> ProgramError:
         return ProgramError(
-            f"the optimizer {self.name} computes with several parameters at once ({what}); only what it does to each "
-            "one by itself can be captured"
+            f"the optimizer {self.name} computes with several parameters at once ({what}), which cannot be captured; "
+            "compute with one parameter at a time"
         )
 
     def _argument(self, key: Any, leaf: Any, numeric: bool) -> Any:
@@ -206,7 +206,8 @@ class Recorder(TorchDispatchMode):
         if isinstance(leaf, torch.Tensor):
             if leaf.dim():
                 raise ProgramError(
-                    f"the optimizer {self.name} computes with a tensor of its own of shape {tuple(leaf.shape)}"
+                    f"the optimizer {self.name} computes with a tensor of shape {tuple(leaf.shape)} that belongs to no "
+                    "parameter; keep it in state[parameter]"
                 )
             leaf, numeric = leaf.item(), True
         if numeric and type(leaf) in (int, float):

@@ -25,21 +25,21 @@ aten = torch.ops.aten
 
 #: Part of torch's message -> remedy.
 ADVICE = {
-    "Expected dtype int32/int64 for index": "numbers of classes are integers: labels.long()",
-    "Expected dtype int64 for index": "numbers of classes are integers: labels.long()",
-    "support for cuda": "leave devices out of the loss: vgame.train(..., device=...) says where it runs",
-    "No CUDA GPUs are available": "leave devices out of the loss: vgame.train(..., device=...) says where it runs",
-    ".numpy() is not supported": "compute with torch alone",
-    "a leaf Variable that requires grad": "leave changes of parameters to the optimizer",
+    "Expected dtype int32/int64 for index": "class numbers must be integers: labels.long()",
+    "Expected dtype int64 for index": "class numbers must be integers: labels.long()",
+    "support for cuda": "name no device in the loss: vgame.train(..., device=...) sets the device",
+    "No CUDA GPUs are available": "name no device in the loss: vgame.train(..., device=...) sets the device",
+    ".numpy() is not supported": "compute with torch only",
+    "a leaf Variable that requires grad": "only the optimizer may change parameters",
 }
 
 
 def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
-    """The error for a failure in the user's code, with its line. `keys`: of the batch."""
+    """The error for a failure in the user's code, with its line. `keys`: the keys of the batch."""
     what = " ".join(str(error).split("\n")[0].split())
     if "backward through the graph a second time" in what:
         return ProgramError(
-            f"the loss calls backward{line_of(error)}; leave backward and the optimizer's step out: vgame makes them"
+            f"the loss calls backward{line_of(error)}; remove backward and the optimizer's step: vgame adds them"
         )
     if "found at least two devices, meta and cpu" in what:
         return ProgramError(
@@ -48,8 +48,8 @@ def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
         )
     if found := re.search(r"modified by an inplace operation: .*?which is (output \d+ of \w+)", what):
         return ProgramError(
-            f"an operator writes in place to what the gradient needs ({found[1]}); write x = x + y for x += y, and "
-            "x.relu() for x.relu_()"
+            f"an operator overwrites a tensor that the gradient needs ({found[1]}); write x = x + y instead of x += y, "
+            "and x.relu() instead of x.relu_()"
         )
     advice = next((f"; {then}" for when, then in ADVICE.items() if when in what), "")
     if isinstance(error, KeyError) and error.args[:1] and error.args[0] not in keys:
@@ -62,14 +62,14 @@ def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
 def no_gradient(names: Sequence[str]) -> ProgramError:
     """The error for a loss that reaches none of these parameters."""
     return ProgramError(
-        f"the loss depends on no parameter that is trained ({some_of(names)}): compute it from the model's output, "
-        "without torch.no_grad, .detach() and .item()"
+        f"the loss depends on no trained parameter ({some_of(names)}); compute it from the model's output, without "
+        "torch.no_grad, .detach() and .item()"
     )
 
 
 def decides_by_values(where: str) -> ProgramError:
     return ProgramError(
-        f"the model decides by the values of its tensors ({where}), which cannot be captured; "
+        f"the model branches on the values of its tensors ({where}), which cannot be captured; "
         "make the control flow and all shapes independent of the data"
     )
 
@@ -82,8 +82,8 @@ def refuse_torchvisions_chance() -> None:
         if kind.__module__.startswith("torchvision.transforms"):
             ours = f"vgame.augment.{kind.__name__}" if kind.__name__ in augment.__all__ else "those of vgame.augment"
             raise ProgramError(
-                f"torchvision's {kind.__name__} draws a number for the whole batch and decides by it in Python, which "
-                f"cannot be captured; use {ours}, which draws for each sample: docs/augment.md"
+                f"torchvision's {kind.__name__} draws one number for the whole batch and branches on it in Python, "
+                f"which cannot be captured; use {ours}, which draws for each sample: docs/augment.md"
             )
         frame = frame.f_back
 
@@ -99,8 +99,8 @@ def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -
                 found.add(f"{node.target} in {module_of(node)}")
     if found and decided:
         raise ProgramError(
-            f"the model decides by the values of its tensors ({decided[0]}), which cannot be captured; read no number "
-            "from a tensor: index with the tensor itself, x[rows, columns] or torch.gather, and choose by torch.where"
+            f"the model branches on the values of its tensors ({decided[0]}), which cannot be captured; read no number "
+            "from a tensor: index with the tensor itself, x[rows, columns] or torch.gather, and select with torch.where"
         )
     if found:
         raise decides_by_values(", ".join(sorted(found)))
@@ -113,7 +113,7 @@ def refuse_other_names(
     graph, unchanged = captured.graph, captured.unchanged_buffers()
     changing = {n for n, p in parameters.items() if p.requires_grad} | (set(buffers) - set(unchanged))
     constants = [
-        (f"what {module_of(n)} reads", getattr(graph, n.target)) for n in graph.graph.find_nodes(op="get_attr")
+        (f"a constant of {module_of(n)}", getattr(graph, n.target)) for n in graph.graph.find_nodes(op="get_attr")
     ]
     refuse_shared_memory([*parameters.items(), *buffers.items(), *constants], changing)
 
@@ -127,7 +127,7 @@ def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Ma
             )
         if tensor.device.type != "cpu":
             raise ProgramError(
-                f"{name} is on the device {tensor.device}; build the model on the CPU, `--device` says where it runs"
+                f"{name} is on the device {tensor.device}; build the model on the CPU: `--device` sets where it runs"
             )
         if tensor.is_complex():
             raise ProgramError(f"{name} is complex; only float32 and integers are supported")
@@ -136,20 +136,21 @@ def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Ma
 def refuse_no_loss(loss: Any) -> None:
     if isinstance(loss, torch.Tensor):
         return
-    instead = "return the tensor that is to be minimised"
+    instead = "return the tensor to minimise"
     if isinstance(loss, float | int | torch.SymFloat | torch.SymInt):
-        instead = "leave .item() and float() out"
+        instead = "remove .item() and float()"
     elif isinstance(loss, Mapping):
         instead = f"return one of {', '.join(map(repr, list(loss)[:5]))}"
     elif isinstance(loss, tuple | list):
         instead = (
-            "return their sum; of two that train different parts (a GAN) too, the other part detached: docs/loops.md"
+            "return the sum of the losses; if they train different parts (a GAN), detach the other part in each: "
+            "docs/loops.md"
         )
-    raise ProgramError(f"the loss returns a {type(loss).__name__}, one float32 is expected: {instead}")
+    raise ProgramError(f"the loss returns a {type(loss).__name__}; one float32 is expected: {instead}")
 
 
 def functions(loss: torch.Tensor) -> list[str]:
-    """Names of the functions that the loss is differentiated through."""
+    """Names of the gradient functions between the loss and the parameters."""
     names, todo, seen = [], [loss.grad_fn], set()
     while todo:
         function = todo.pop()
@@ -174,7 +175,7 @@ def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
             )
         if any(origin(n).op == "get_attr" for n in written_by(node)):
             raise ProgramError(
-                f"the model writes to a tensor that is no buffer {where}; make it one, or write to a clone"
+                f"the model writes to a tensor that is not a buffer {where}; make it one, or write to a clone"
             )
 
 
@@ -184,5 +185,6 @@ def refuse_written(graph: torch.fx.GraphModule, parameters: list[str]) -> None:
     written = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
     if written:
         raise ProgramError(
-            f"the model writes to its parameters {', '.join(written)}; make them buffers, or leave it to the optimizer"
+            f"the model writes to its parameters {', '.join(written)}; make them buffers, or let the optimizer change "
+            "them"
         )

@@ -1,8 +1,7 @@
-"""Check that a model's second forward pass repeats the first: a program would not carry values of the first to the next
-step.
+"""Check that a model's second forward pass repeats the first: a program does not carry values of one pass to the next.
 
-In: the functionalized graph of two passes, each over placeholders of its own. Out: whether both compute the same, the
-second from its own placeholders, constants and random numbers alone; the graph without the second.
+In: the functionalized graph of two passes, each with its own placeholders. Out: whether both compute the same, and the
+second depends only on its own placeholders, constants and random numbers; the graph without the second pass.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ def without_repetition(module: GraphModule) -> GraphModule:
 
 
 def source(node: Node) -> Node:
-    """The node that computes its words."""
+    """The node that computes the words of this one, which may only copy them."""
     while node.target in SAME:
         node = node.args[0]
     return node

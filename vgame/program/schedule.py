@@ -1,7 +1,7 @@
 """Learning-rate schedules and other values that change per step, as tables of binary32 words.
 
-Decimal strings are read as exact rationals; every entry is RN of the exact formula. Only the committed table matters,
-so this module need not be trusted: a different table is a different job.
+Decimal strings are read as exact rationals; every entry is RN of the exact formula. The job commits to the table, so
+this module need not be trusted: another table is another job.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Ends = tuple[Fraction, Fraction]
 
 
 def decimal(value: object, info: ValidationInfo) -> str:
-    """A decimal string whose value is an exact rational, at least 0 and below 2^127 (and of a size that can be computed
-    with)."""
+    """A decimal string whose value is an exact rational, at least 0 and below 2^127, with a decimal exponent of at most
+    1000 in absolute value."""
     if type(value) in (int, float):
         name = info.field_name
-        raise ValueError(f'{name} = {value!r} is a binary number, not the decimal itself: write {name} = "{value!r}"')
+        raise ValueError(f'{name} = {value!r} is a binary number, not an exact decimal: write {name} = "{value!r}"')
     try:
         number = Decimal(str(value))
     except InvalidOperation:
-        raise ValueError(f'{value!r} is no decimal string; write for example "0.01"') from None
+        raise ValueError(f'{value!r} is not a decimal string; write for example "0.01"') from None
     if not (number.is_finite() and 0 <= number < 2**127 and abs(number.as_tuple().exponent) <= 1000):
         raise ValueError(f"{value!r} is out of range: a number from 0 to 2^127 is expected")
     return str(value)
@@ -112,8 +112,8 @@ def _wave(progress: Fraction, bits: int) -> Ends:
     """An enclosure of (1 + cos(pi progress)) / 2, progress in [0, 1): rational at 0, 1/3, 1/2 and 2/3 only (Niven's
     theorem).
 
-    Elsewhere 2^-bits is a margin of more than 2^19 units in the last place of what mpmath computes, which errs by a
-    few.
+    Elsewhere 2^-bits is a margin of more than 2^19 units in the last place of mpmath's result, whose error is a few
+    units.
     """
     if progress.denominator <= 3:
         wave = {Fraction(0): Fraction(1), Fraction(1, 3): Fraction(3, 4), Fraction(1, 2): Fraction(1, 2)}
@@ -134,8 +134,8 @@ def double(value: Rate, bits: int = BITS) -> float:
 def to_binary32(value: Rate) -> np.float32:
     """RN(value), ties to even; ProgramError if it rounds to infinity.
 
-    Equivalent to: round_to_binary32 of the exact value. RN does not decrease, so two ends with the same word leave no
-    other; for different words the enclosure is refined. This terminates: the ends of a rational become equal, and RN is
+    Equivalent to: round_to_binary32 of the exact value. RN is monotone, so two ends that round to the same word decide
+    it; for different words the enclosure is refined. This terminates: the ends of a rational become equal, and RN is
     continuous at irrationals.
     """
     words, bits = [0, 1], BITS
@@ -143,5 +143,5 @@ def to_binary32(value: Rate) -> np.float32:
         low, high = ends(value, bits)
         words, bits = [round_to_binary32(low), round_to_binary32(high)], 2 * bits
     if words[0] & 0x7FFFFFFF == POSITIVE_INFINITY:
-        raise ProgramError("a learning rate, or what the optimizer makes of it, is beyond the largest binary32, 3.4e38")
+        raise ProgramError("a learning rate, or a number computed from it, exceeds the largest binary32, 3.4e38")
     return np.uint32(words[0]).view(np.float32)

@@ -1,5 +1,5 @@
-"""Refuse a model or a loss that sets torch's random generator while it is traced, with its line. A program draws from
-the job's seed, so the setting would be lost."""
+"""Refuse a model or a loss that sets torch's random generator while it is traced, and name the line. A program draws
+from the job's seed, so the setting would have no effect."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class _Unset:
 def _refuse() -> NoReturn:
     line = own_line(f for f in traceback.extract_stack(limit=DEEP) if f.filename not in (__file__, contextlib.__file__))
     raise ProgramError(
-        f"the model or its loss sets torch's random numbers{line}; a program draws them from the job's seed: leave "
-        "torch.manual_seed, torch.random.fork_rng and the like out"
+        f"the model or its loss sets torch's random numbers{line}; a program draws them from the job's seed: remove "
+        "torch.manual_seed, torch.random.fork_rng and similar calls"
     )
 
 

@@ -1,8 +1,9 @@
-"""Tensors on disk: a safetensors file with the keys `0007 fc.weight`: the place, which has meaning, and the name, for
-display.
+"""Tensors on disk: a safetensors file with keys such as `0007 fc.weight`: the position identifies the tensor, the name
+is for display.
 
-In: labels and flat tensors. Out: a file, or exactly the tensors of the labels, in memory: the hashed words are the used
-ones, even if the file changes later. Files of earlier versions have the names alone as keys; they are read too.
+In: labels and flat tensors. Out: a file, or exactly the tensors of the labels, in memory, so that the hashed words are
+the ones used even if the file changes later. In files of earlier versions the keys are the names alone; they are read
+too.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def each_tensor(path: Path, labels: Sequence[TensorLabel]) -> Iterator[torch.Ten
             yield from _read(file, labels)
     except OSError as error:
         raise BundleError(f"{path} cannot be read as a safetensors file: {error.strerror or error}") from None
-    except (ValueError, RuntimeError, MemoryError) as error:  # also torch's: more words than there can be
+    except (ValueError, RuntimeError, MemoryError) as error:  # also torch's error for too many words
         raise BundleError(f"{path} cannot be read as a safetensors file: {error}") from None
     except BundleError as error:
         raise BundleError(f"{path}: {error}") from None
@@ -85,7 +86,7 @@ def _read(file: IO[bytes], labels: Sequence[TensorLabel]) -> Iterator[torch.Tens
     called = names if set(header) == set(names) and names else keys(labels)
     places = [_place(header.pop(key, None), label) for key, label in zip(called, labels, strict=True)]
     if header:
-        raise BundleError(f"it holds {next(iter(header))[:200]!r}, which is no tensor of the job")
+        raise BundleError(f"it holds {next(iter(header))[:200]!r}, which is not a tensor of the job")
     _check_places(places, file.seek(0, 2) - start)
     for (first, _), label in zip(places, labels, strict=True):
         yield _tensor(file, start + first, label)
@@ -99,7 +100,7 @@ def _header(file: IO[bytes], labels: Sequence[TensorLabel]) -> tuple[dict[str, A
         raise ValueError(f"its header has {size:,} bytes, at most {most:,} are expected")
     header = parse_json(file.read(size))
     if not isinstance(header, dict):
-        raise ValueError("its header is no table of tensors")
+        raise ValueError("its header is not a table of tensors")
     header.pop("__metadata__", None)
     return header, 8 + size
 
@@ -112,13 +113,13 @@ def _place(found: Any, label: TensorLabel) -> tuple[int, int]:
     try:
         kind, shape, (first, end) = found["dtype"], tuple(found["shape"]), found["data_offsets"]
     except (TypeError, KeyError, ValueError):
-        raise ValueError(f"what it says about {label.name} is damaged") from None
+        raise ValueError(f"its entry for {label.name} is damaged") from None
     if kind != TYPES[dtype] or shape != label.shape:
         raise BundleError(
             f"{label.name} should be {label.shape} of {dtype}, found {str(shape)[:200]} of {str(kind)[:20]}"
         )
     if type(first) is not int or type(end) is not int or end - first != 4 * prod(label.shape):
-        raise ValueError(f"what it says about {label.name} is damaged")
+        raise ValueError(f"its entry for {label.name} is damaged")
     return first, end
 
 

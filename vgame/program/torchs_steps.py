@@ -1,7 +1,7 @@
 """Steps of torch's optimizers that read values, rewritten with tensors for their Python numbers.
 
-Twin of `torch.optim._adafactor._single_tensor_adafactor`, same names and order: only `.item()` and `max` of Python are
-replaced. They replace torch's while a step is played.
+Twin of `torch.optim._adafactor._single_tensor_adafactor`, with the same names and order: only `.item()` and Python's
+`max` are replaced. The twin replaces torch's function while a step is played.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _has_own_places(captured: Captured, task: Task, index: Node, dim: int, data:
 def _are_own_places(
     captured: Captured, task: Task, x: Node, indices: Sequence[Node], data: Mapping[Node, torch.Tensor]
 ) -> bool:
-    """Whether the constant ones among the indices give each writer a place of its own, or a single one does."""
+    """Whether the constant indices alone, or the only index, give each writer a place of its own."""
     if len(indices) == 1 and len(indices[0].meta["val"].shape) == 1:
         return _has_own_places(captured, task, indices[0], 0, data)
     constant = [i for i in indices if _is_constant(i)]
@@ -82,13 +82,13 @@ def _differ(index: torch.Tensor, dim: int) -> bool:
 
 
 def _has_each_once(task: Task) -> bool:
-    """Whether no batch holds a sample twice: each is of one epoch."""
+    """Whether no batch holds a sample twice: every batch lies within one epoch."""
     in_epochs = task.order is None or (isinstance(task.order, str) and task.order in ("shuffled", "sequential"))
     return in_epochs and task.weights is None and task.population % task.batch == 0
 
 
 def _is_sorted_along(index: Node, dim: int) -> bool:
-    """Whether these are the places of a sort, or of the largest, along this dimension."""
+    """Whether these are the indices of a sort or a topk along this dimension."""
     while index.target in SAME or index.target in (aten.slice.Tensor, aten._to_copy.default):
         index = index.args[0]
     if getattr(index.target, "overloadpacket", None) is aten.randperm:
@@ -101,7 +101,7 @@ def _is_sorted_along(index: Node, dim: int) -> bool:
 
 
 def _dimension_of(node: Node) -> int:
-    """Of a sort or of the largest; by default the last."""
+    """The dimension of a sort or a topk; by default the last."""
     names = [argument.name for argument in node.target._schema.arguments]
     return dict(zip(names, node.args, strict=False)).get("dim", node.kwargs.get("dim", -1))
 
@@ -111,7 +111,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _value(captured: Captured, node: Node, data: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
-    """Of a constant; of data that a step uses as they are, all samples; else None."""
+    """The value of a constant; all samples, for data that a step uses unchanged; else None."""
     if _is_constant(node):
         return _computed(captured, node)
     while node.target in SAME or node.target is aten._to_copy.default:

@@ -1,7 +1,7 @@
-"""Is a program valid (docs/formats.md section 3)? Agents ask before they put a bond on a job.
+"""Check that a program is valid (docs/formats.md section 3). Agents do this before they put a bond on a job.
 
 In: a program and the sizes of its data. Out: nothing, or one error that names the operator. The largest witness is
-computed too: a job whose elements cannot be proven in one transaction is refused.
+computed too: a job with an element that cannot be proven in one transaction is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_RANK = 12
 MAX_DIMS = 8
 MAX_ACCESSES = 32
 MAX_WITNESS = 120_000  # bytes; a public mempool takes transactions up to 128 KiB
-#: Terms of a block of a sum in mode `logged`, at up to 765 gas each: what a transaction may cost (EIP-7825).
+#: Terms of a block of a sum in mode `logged`, at up to 765 gas each: bounded by the gas of a transaction (EIP-7825).
 MAX_LOGGED_TERMS = 20_000
 BARE = (RefClass.OPERATOR, RefClass.STATE, RefClass.CONSTANT, RefClass.DATA)
 
@@ -54,7 +54,7 @@ class Tensors:
     operators: Sequence[tuple[int, bool]]
 
     def find(self, ref: Ref, before: int) -> tuple[int, bool] | None:
-        """(elements, integer), or None if the reference names nothing that exists before operator `before`."""
+        """(elements, integer), or None if the tensor does not exist before operator `before`."""
         if ref.cls is RefClass.SCALAR:
             return (1, False) if ref.index < self.scalars else None
         if ref.cls is RefClass.OPERATOR and ref.index >= before:
@@ -131,9 +131,9 @@ def _operator_problem(operator: Operator, index: int, tensors: Tensors) -> str |
         if known is None:
             return f"it reads {ref.cls.name} {ref.index}, which does not exist before it"
         if elements != known[0] and not (ref.cls is RefClass.SCALAR and elements == 1):
-            return f"it reads {ref.cls.name} {ref.index} as {elements} elements, it has {known[0]}"
+            return f"it reads {ref.cls.name} {ref.index} as {elements} elements, but the tensor has {known[0]}"
         if integer is not None and integer != known[1]:
-            return f"it reads {ref.cls.name} {ref.index} as {'int32' if integer else 'binary32'}, which it is not"
+            return f"it reads {ref.cls.name} {ref.index} as {'int32' if integer else 'binary32'}, which is not its type"
     return _precision_problem(operator) or _shape_problem(operator)
 
 
@@ -143,7 +143,7 @@ def _precision_problem(operator: Operator) -> str | None:
         return None
     if operator.bfloat16 and operator.integer:
         return "its int32 output cannot be bfloat16"
-    return "a CAST whose output is not bfloat16 rounds nothing" if _is_idle(operator) else None
+    return "the output of a CAST must be bfloat16" if _is_idle(operator) else None
 
 
 def _is_idle(operator: Map) -> bool:
@@ -201,8 +201,8 @@ def _contract_problem(operator: Contract) -> str | None:
 def _space_problem(sizes: tuple[int, ...], accesses: tuple[Access, ...], integer: bool) -> str | None:
     if not 1 <= len(sizes) <= MAX_RANK or not 1 <= len(accesses) <= MAX_ACCESSES:
         return (
-            f"an index space of rank {len(sizes)} with {len(accesses)} accesses; {MAX_RANK} and {MAX_ACCESSES} are "
-            "the most"
+            f"an index space of rank {len(sizes)} with {len(accesses)} accesses; 1 to {MAX_RANK} and 1 to "
+            f"{MAX_ACCESSES} are allowed"
         )
     problems = (_access_problem(sizes, a, integer) for a in accesses)
     return _positive(*sizes) or next((p for p in problems if p), None)
@@ -210,7 +210,10 @@ def _space_problem(sizes: tuple[int, ...], accesses: tuple[Access, ...], integer
 
 def _access_problem(sizes: tuple[int, ...], access: Access, integer: bool) -> str | None:
     if len(access.dims) > MAX_DIMS or len(access.targets) != len(sizes):
-        return f"an access with {len(access.dims)} dimensions and {len(access.targets)} targets"
+        return (
+            f"an access with {len(access.dims)} dimensions and {len(access.targets)} targets; at most {MAX_DIMS} "
+            f"dimensions and {len(sizes)} targets are expected"
+        )
     if access.ref.cls in (RefClass.IMMEDIATE, RefClass.SCALAR) and access.dims:
         return "an immediate or a scalar has no dimensions"
     if access.ref.cls in BARE and not access.dims:
@@ -221,7 +224,7 @@ def _access_problem(sizes: tuple[int, ...], access: Access, integer: bool) -> st
     if any(not 1 <= d.size <= MAX_ELEMENTS or not 1 <= d.divisor <= MAX_ELEMENTS for d in access.dims):
         return "an operand dimension has a size or divisor out of range"
     if far := [bound for pair in access.bounds(sizes) for bound in pair if abs(bound) > 2**62]:
-        return f"an access reaches the coordinate {far[0]}; -2^62 to 2^62 are the most"
+        return f"an access reaches the coordinate {far[0]}; -2^62 to 2^62 are allowed"
     if not integer and not _canonical(access.fill):
         return "a fill is a NaN other than 0x7fc00000"
     return None
@@ -231,7 +234,8 @@ def _access_problem(sizes: tuple[int, ...], access: Access, integer: bool) -> st
 
 
 def _opening_bytes(words: int, ref: Ref, tensors: Tensors, elements: int, operators: int) -> int:
-    """Bytes of the opening of a run of words: whole leaves (one more, since a run may straddle), range proof, path."""
+    """Bytes of the opening of a run of words: whole leaves (one more, since a run may start inside a leaf), range
+    proof, path."""
     leaves = min(-(-words // LEAF_WORDS) + 1, -(-elements // LEAF_WORDS))
     counts = {
         RefClass.OPERATOR: operators,
@@ -272,16 +276,17 @@ def witness_bytes(operator: Operator, tensors: Tensors, operators: int) -> int:
 def _witness_problem(operator: Operator, tensors: Tensors, operators: int) -> str | None:
     size = witness_bytes(operator, tensors, operators)
     return (
-        None if size <= MAX_WITNESS else f"one element needs a witness of {size:,} bytes; {MAX_WITNESS:,} are the most"
+        None if size <= MAX_WITNESS else f"one element needs a witness of {size:,} bytes; at most {MAX_WITNESS:,} fit"
     )
 
 
 def _mode_problem(operator: Operator, mode: str) -> str | None:
     if mode == "logged" and getattr(operator, "bfloat16", False):
-        return "its output is bfloat16, which mode `logged` does not have; order the job in mode `correct`"
+        return "its output is bfloat16, which mode `logged` does not support; order the job in mode `correct`"
     if mode != "logged" or not isinstance(operator, Contract) or operator.block_length <= MAX_LOGGED_TERMS:
         return None
     most = MAX_BLOCKS * MAX_LOGGED_TERMS
     return (
-        f"a sum of {operator.k:,} terms costs more gas than a transaction has; {most:,} are the most in mode `logged`"
+        f"a sum of {operator.k:,} terms needs more gas than a transaction may use; at most {most:,} terms are allowed "
+        "in mode `logged`"
     )

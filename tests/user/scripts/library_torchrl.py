@@ -78,7 +78,7 @@ def ppo():
 
 
 @script(
-    "torchrl", "PPO with an entropy bonus (it looks whether the entropy is finite)", refused="decides by the values"
+    "torchrl", "PPO with an entropy bonus (it looks whether the entropy is finite)", refused="branches on the values"
 )
 def ppo_entropy():
     module = ClipPPOLoss(actor(), critic(), entropy_bonus=True, functional=False)

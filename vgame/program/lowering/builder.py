@@ -49,7 +49,7 @@ class Value:
     ref: Ref
     layout: torch.Tensor
     base: int
-    word: int = 0  # of an IMMEDIATE
+    word: int = 0  # the word of an IMMEDIATE
 
     @property
     def shape(self) -> torch.Size:
@@ -119,7 +119,7 @@ class Builder:
         self.labels: list[str] = []
         self.constants: list[torch.Tensor] = []
         self.label = ""
-        self.checked = False  # whether the current operator's operands are usual ones (usual.py)
+        self.checked = False  # whether the short form of the rule is valid for the current operator (usual.py)
         self._seen: dict[Operator, int] = {}
         self._constants: dict[tuple[bool, bytes], int] = {}
         self.exact: dict[int, torch.Tensor] = {}  # constants before their rounding to binary32, flat
@@ -133,7 +133,7 @@ class Builder:
         return Value(ref, layout, layout.numel())
 
     def number(self, number: Number, integer: bool) -> Value:
-        """A constant in the record itself."""
+        """A constant that is part of the record (an immediate)."""
         word = integer_word(int(number)) if integer else float_word(float(number))
         return self._immediate(word, torch.int32 if integer else torch.float32)
 
@@ -166,7 +166,7 @@ class Builder:
         return self.tensor(Ref(RefClass.CONSTANT, self._constants[key]), tensor.shape, dtype)
 
     def emit(self, operator: Operator, shape: Sequence[int], dtype: torch.dtype | None = None) -> Value:
-        """The operator's output, row-major in this shape; `dtype` where an int32 word is a truth value."""
+        """The operator's output, row-major in this shape; `dtype`: bool for int32 words that are truth values."""
         index = None if isinstance(operator, Philox) else self._seen.get(operator)
         if index is None:
             index = self._seen[operator] = len(self.operators)
@@ -298,7 +298,7 @@ class Builder:
         return self.emit(operator, (batch, m, n))
 
     def max_rows(self, value: Value) -> Value:
-        """Maximum over the last dimension; long rows in two or more rounds."""
+        """Maximum over the last dimension; long rows in two or more passes."""
         *rows, length = value.shape
         while True:
             value = self.plain(value)

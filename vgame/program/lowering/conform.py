@@ -27,7 +27,7 @@ def conform(b: Builder, value: Value, wanted: torch.Tensor, untouched: bool) -> 
     """
     if wanted.dtype not in (torch.float32, torch.bfloat16, torch.bool, *INTEGERS):
         raise ProgramError(
-            f"tensors of {wanted.dtype} are not supported; make it float32, bfloat16, an integer or bool"
+            f"tensors of {wanted.dtype} are not supported; convert to float32, bfloat16, an integer type or bool"
         )
     if value.shape != wanted.shape:
         raise ProgramError(f"the shape is {tuple(value.shape)}, in PyTorch {tuple(wanted.shape)}; please report this")

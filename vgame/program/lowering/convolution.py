@@ -30,7 +30,7 @@ MOST_PHASES = 9
 class Phase:
     """Input pixels residue, residue + stride, .. of one axis, and the taps by which they contribute to outputs.
 
-    Pixel q contributes by tap taps[u] to output (offset + q - back * u) / divisor, where that is whole.
+    Pixel q contributes by tap taps[u] to output (offset + q - back * u) / divisor, if that is an integer.
     """
 
     residue: int

@@ -38,7 +38,7 @@ def without(b: Builder, target: Value, index: Value, padding_idx: int) -> Value:
     return target if padding_idx < 0 else b.select(b.map(Function.IEQ, index, padding_idx), -1, target)
 
 
-# ---- bags: index [K] in stretches that start at offsets [B] ----
+# ---- bags: consecutive parts of index [K] that start at offsets [B] ----
 
 
 def _bags(b: Builder, count: int, offsets: Value) -> Value:
@@ -69,7 +69,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Value, Value, Value, Value]:
-    """(sum, mean or maximum of each bag's rows; 0 of an empty one, bag of each position, sizes, rows of the maxima)."""
+    """(sum, mean or maximum of each bag's rows, 0 for an empty bag; bag of each position; sizes; rows of the
+    maxima)."""
     if include_last_offset:
         offsets = offsets.like(offsets.layout[:-1])
     count, bags = offsets.elements, without(b, _bags(b, index.elements, offsets), index, padding_idx)
@@ -92,7 +93,7 @@ def _column(b: Builder, sizes: Value) -> Value:
 
 
 def _largest(b: Builder, rows: Value, index: Value, bags: Value, count: int) -> tuple[Value, Value]:
-    """([B, W] maxima, their indices, -1 of an empty bag): every position against every bag."""
+    """([B, W] maxima, their indices, -1 for an empty bag): every position is compared with every bag."""
     places = b.iota(count)
     mine = b.map(Function.IEQ, places.like(places.layout.view(-1, 1, 1)), bags)
     candidates = b.select(mine, rows.like(rows.layout.t().unsqueeze(0)), float("-inf"))

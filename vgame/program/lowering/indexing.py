@@ -99,8 +99,8 @@ def index_tensor(b: Builder, x: Value, indices: Sequence[Value | None]) -> Value
 
 @lowers("index_put.default", "_unsafe_index_put.default")
 def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    """x with the exact sums of the values added (accumulate), or overwritten: of several writers to one place the last
-    one wins."""
+    """x with the exact sums of the values added (accumulate), or overwritten: the last of several writers to one place
+    wins."""
     if values.elements == 1 and not accumulate and indices[0] is not None and indices[0].boolean:
         return _fill_where(b, x, indices, values)
     position, first, dims = _positions(b, x.shape, indices)
@@ -123,7 +123,7 @@ def index_put(b: Builder, x: Value, indices: Sequence[Value | None], values: Val
 
 
 def _is_uniform(x: Value) -> bool:
-    """Whether all elements are one word."""
+    """Whether all elements are the same word in memory."""
     return all(size == 1 or step == 0 for size, step in zip(x.shape, x.layout.stride(), strict=True))
 
 
@@ -140,13 +140,13 @@ Change = Callable[[Value], Value]
 
 
 def _owners(b: Builder, shape: Sequence[int], dim: int, to_places: Change, from_places: Change) -> Value:
-    """The last of the writers to each place, -1 where there is none.
+    """The number of the last writer to each place; -1 for a place without a writer.
 
     Writers have this shape and are numbered along a dimension. to_places: the sum over the writers of each place;
-    from_places: to each writer the value at its place.
+    from_places: for each writer the value at its place.
     """
     if shape[dim] >= 1 << 24:
-        raise ProgramError(f"writing {shape[dim]} rows by index is not supported; fewer than 2^24 are")
+        raise ProgramError(f"writing {shape[dim]} rows by index is not supported; at most 2^24 - 1 rows are")
     numbers = torch.arange(1, shape[dim] + 1)
     last = _along(b, numbers.float(), shape, dim)
     if not b.checked:
@@ -157,8 +157,8 @@ def _owners(b: Builder, shape: Sequence[int], dim: int, to_places: Change, from_
 def _last(
     b: Builder, shape: Sequence[int], dim: int, numbers: torch.Tensor, to_places: Change, from_places: Change
 ) -> Value:
-    """1 for the last writer to each place, 0 for the others: bit by bit from the highest, writers without the bit drop
-    out if one has it."""
+    """1 for the last writer to each place, 0 for the others. Bit by bit from the highest, a writer without the bit
+    loses if another writer to its place has it."""
     left = b.full(shape, 1.0, False)
     for bit in reversed(range(int(numbers[-1]).bit_length())):
         having = b.map(Function.MUL, left, _along(b, (numbers >> bit & 1).float(), shape, dim))
@@ -232,7 +232,7 @@ def scatter_value(b: Builder, x: Value, dim: int, index: Value, value: Number | 
 
 @lowers("scatter.src")
 def scatter_source(b: Builder, x: Value, dim: int, index: Value, source: Value) -> Value:
-    """Of several writers to one place the last one in its line wins."""
+    """The last of several writers to one place wins."""
     if _is_uniform(source):
         return scatter_value(
             b, x, dim, index, source.like(source.layout.as_strided((), (), source.layout.storage_offset()))
@@ -277,7 +277,7 @@ def scatter_reduce(
 
 
 def _scatter_max(b: Builder, shape: Sequence[int], dim: int, index: Value, source: Value) -> Value:
-    """The largest element written to each position, the lowest value without one: every pair is compared."""
+    """The largest element written to each position, or the lowest value without a writer: compares every pair."""
     lowest = -(2**31) if source.integer else -math.inf
     last = lambda v: v.like(v.layout.movedim(dim, -1).unsqueeze(-2))  # noqa: E731
     moved = last(source.like(source.layout[tuple(slice(n) for n in index.shape)]))
@@ -291,7 +291,7 @@ def _scatter_max(b: Builder, shape: Sequence[int], dim: int, index: Value, sourc
 
 @lowers("masked_scatter.default")
 def masked_scatter(b: Builder, x: Value, mask: Value, source: Value) -> Value:
-    """The source's elements in order, one wherever the mask is true: a running count gives its index."""
+    """The source's elements in order at the true elements of the mask: a running count gives the index."""
     shape = torch.broadcast_shapes(x.shape, mask.shape)
     mask, x = (v.like(v.layout.expand(shape)) for v in (mask, x))
     taken = b.gather_rows(b.reshape(source, [source.elements]), _ranks(b, mask))
@@ -299,7 +299,7 @@ def masked_scatter(b: Builder, x: Value, mask: Value, source: Value) -> Value:
 
 
 def _ranks(b: Builder, mask: Value) -> Value:
-    """[elements]: how many true elements come before a true one."""
+    """[elements]: for each true element the number of true elements before it."""
     return b.map(Function.ISUB, cumsum(b, b.reshape(mask, [mask.elements]), 0), 1)
 
 
@@ -313,7 +313,7 @@ def masked_scatter_backward(b: Builder, gradient: Value, mask: Value, sizes: Seq
 
 @lowers("put.default")
 def put(b: Builder, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
-    """Indices count through the whole tensor."""
+    """Indices address the flattened tensor."""
     flat = b.reshape(x, [x.elements])
     return b.reshape(index_put(b, flat, [index], source, accumulate), x.shape)
 

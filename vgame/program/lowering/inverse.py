@@ -1,6 +1,6 @@
-"""Functions defined as compositions: inverse trigonometric, hyperbolic, general powers. Each map is correctly rounded,
+"""Functions defined as compositions: inverse trigonometric, hyperbolic, general powers. Each map is correctly rounded;
 the whole is within a few units in the last place of the function (the arctangent: of Cephes' atanf, whose polynomial it
-is)."""
+uses)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ERFC = (
     *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
     *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
 )
-ZERO_FROM = 11.0  # where erfc is 0 in binary32
-FAR = 2.0**60  # 1 is nothing beside its square
+ZERO_FROM = 11.0  # from here on erfc is 0 in binary32
+FAR = 2.0**60  # beyond it, x^2 + 1 rounds to x^2
 
 
 def signed_as(b: Builder, x: Value, magnitude: Value) -> Value:
-    """magnitude with the sign of x; x itself where x is a zero or NaN."""
+    """magnitude with the sign of x; x itself if it is a zero or NaN."""
     result = b.select(b.map(Function.LT, x, 0.0), b.map(Function.NEG, magnitude), x)
     return b.select(b.map(Function.LT, 0.0, x), magnitude, result)
 
@@ -48,7 +48,7 @@ def atan(b: Builder, x: Value) -> Value:
 
 @lowers("atan2.default")
 def atan2(b: Builder, y: Value, x: Value) -> Value:
-    """The angle of (x, y); the sign of a zero y counts as positive."""
+    """The angle of (x, y); a zero y counts as positive."""
     y, x = b.to_float(y), b.to_float(x)
     angle = atan(b, b.map(Function.DIV, y, x))
     half_turn = b.select(b.map(Function.LT, y, 0.0), -math.pi, math.pi)
@@ -148,7 +148,7 @@ def erfc(b: Builder, x: Value) -> Value:
 
 @lowers("hypot.default")
 def hypot(b: Builder, x: Value, y: Value) -> Value:
-    """sqrt(x^2 + y^2), both times a power of two where their squares would overflow or vanish."""
+    """sqrt(x^2 + y^2), both scaled by a power of two if their squares would overflow or underflow."""
     x, y = b.to_float(x), b.to_float(y)
     larger = b.map(Function.MAX, b.map(Function.ABS, x), b.map(Function.ABS, y))
     small = b.select(b.map(Function.LT, larger, 2.0**-40), 2.0**100, 1.0)
@@ -183,10 +183,10 @@ def fmin(b: Builder, x: Value, y: Value) -> Value:
 
 @lowers("pow.Tensor_Tensor")
 def power(b: Builder, x: Value, exponent: Value | Number) -> Value:
-    """exp(y log |x|), negative for odd y of negative x, NaN where y is no integer then; 1 for y = 0."""
+    """exp(y log |x|); for negative x negative if y is odd, NaN if y is not an integer; 1 for y = 0."""
     if x.integer and (exponent.integer if isinstance(exponent, Value) else isinstance(exponent, int)):
         raise ProgramError(
-            "a power of integers by integers that are data is not supported; convert one of them to float"
+            "an integer tensor to the power of an integer tensor is not supported; convert one of them to float"
         )
     x, y = b.to_float(x), b.to_float(exponent)
     size = b.map(Function.EXP, b.map(Function.MUL, y, b.map(Function.LOG, b.map(Function.ABS, x))))

@@ -1,12 +1,12 @@
-"""The reason for each rule that replaces one of torch's core table (`core_aten_decompositions`), in a line.
+"""The reason for each rule that replaces a rule of torch's core table (`core_aten_decompositions`), in one line.
 
-A rule without a line here is torch's: tests/unit/test_overrides.py compares both tables.
+Operators without a line here use torch's rule: tests/unit/test_overrides.py compares both tables.
 """
 
 from __future__ import annotations
 
 CASTS = "torch's casts bfloat16 to float32 and back between its operators: other roundings"
-PRODUCT = "one product with one rounding for each sum; torch's writes products and a sum apart"
+PRODUCT = "one product with one rounding for each sum; torch's separates the products and the sum"
 
 #: Overload -> reason.
 OVERRIDES: dict[str, str] = {
@@ -23,7 +23,7 @@ OVERRIDES: dict[str, str] = {
     **dict.fromkeys(("rsub.Scalar", "rsub.Tensor"), "the rule of sub, operands exchanged"),
     "sgn.default": "the rule of sign: nothing here is complex",
     "floor_divide.default": "the rule of div with rounding_mode, for floats and integers",
-    "sum.default": "a refusal names the operator as it was written",
+    "sum.default": "an error names the operator that the user wrote",
     **dict.fromkeys(("all.default", "all.dim", "all.dims"), "the rule of any, negated: a maximum of truth values"),
     "_safe_softmax.default": "shares the exponentials of softmax; torch's finds rows of -inf by further operators",
     "stack.default": "one copy; torch's makes a tensor of each part first",
@@ -38,7 +38,7 @@ OVERRIDES: dict[str, str] = {
     "embedding_dense_backward.default": "a scattered sum with one rounding; torch's adds by index_put",
     **dict.fromkeys(
         ("native_layer_norm_backward.default", "native_group_norm_backward.default"),
-        "the sums over a row are rounded once; torch's groups them otherwise",
+        "the sums over a row are rounded once; torch's groups them differently",
     ),
     "native_batch_norm_backward.default": "follows the two-pass variance of the forward pass in capture.py",
     "bernoulli.default": "draws words of Philox; torch's compares with numbers of rand",

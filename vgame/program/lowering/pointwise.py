@@ -168,7 +168,7 @@ def absolute(b: Builder, x: Value) -> Value:
 
 @lowers("sign.default", "sgn.default")
 def sign(b: Builder, x: Value) -> Value:
-    """1, -1, or x itself where x is a zero or NaN."""
+    """1, -1, or x itself if it is a zero or NaN."""
     if x.integer:
         return b.map(Function.ISUB, b.map(Function.ILT, 0, x), b.map(Function.ILT, x, 0))
     negative = b.select(b.map(Function.LT, x, 0.0), -1.0, x)
@@ -252,7 +252,7 @@ def bitwise_xor(b: Builder, x: Value, y: Operand) -> Value:
 
 @lowers("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", "__lshift__.Scalar", "__lshift__.Tensor")
 def shift_left(b: Builder, x: Value, places: Operand) -> Value:
-    """0 for negative places or at least the bits of a word."""
+    """0 if `places` is negative or at least WORD_BITS."""
     places, within = _places(b, places)
     shifted = b.map(Function.ISHL, x, places)
     return shifted if within is None else b.select(within, shifted, 0)
@@ -260,8 +260,8 @@ def shift_left(b: Builder, x: Value, places: Operand) -> Value:
 
 @lowers("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Scalar", "__rshift__.Tensor")
 def shift_right(b: Builder, x: Value, places: Operand) -> Value:
-    """With the sign: the logical shift of x or of its complement. Only the sign for negative places or at least the
-    bits of a word."""
+    """Arithmetic shift, by the logical shift of x or of its complement; the sign (0 or -1) if `places` is negative or
+    at least WORD_BITS."""
     places, within = _places(b, places)
     places = places if within is None else b.select(within, places, WORD_BITS - 1)
     negative = b.map(Function.ILT, x, 0)

@@ -111,8 +111,8 @@ def max_pool(
 
 
 def _winners(b: Builder, shape: Windows, taps: Value, inside: bool) -> Value:
-    """Flat positions in the plane of the winning taps [planes, *outputs]; `inside`: whether padding cannot win, as it
-    does if all inputs are -inf."""
+    """Flat positions in the plane of the winning taps [planes, *outputs]; `inside`: whether padding cannot win (it wins
+    if all inputs are -inf)."""
     first, offsets = shape.positions()
     if inside:
         return b.map(Function.IADD, b.gather_rows(b.constant(offsets), taps), b.constant(first))

@@ -51,7 +51,7 @@ def power_of_scalar(b: Builder, base: Number, x: Value) -> Value:
     """base ** x = 2 ** n exp(r) with the integer n nearest to x log2(base) and r = x log(base) - n log 2, in two parts
     unless the base is 2."""
     if base <= 0:
-        raise ProgramError(f"the power of the number {base} is not supported; positive bases are")
+        raise ProgramError(f"a power of the number {base} is not supported; a positive base is expected")
     if base == 1:
         return b.full(x.shape, 1, False)
     if base == 2:
@@ -69,7 +69,7 @@ def power_of_scalar(b: Builder, base: Number, x: Value) -> Value:
 
 
 def _rest_of_exponent(b: Builder, x: Value, factor: float, whole: Value) -> Value:
-    """x factor - whole log 2. ROUNDING: the products of leading parts are exact, the others 2^-11 as large."""
+    """x factor - whole log 2. ROUNDING: the products of leading parts are exact, the others smaller by 2^-11."""
     upper, lower = leading_of_number(factor, 12)
     over, under = leading_of_number(math.log(2), 15)
     head = leading(b, x, 12)
@@ -80,7 +80,7 @@ def _rest_of_exponent(b: Builder, x: Value, factor: float, whole: Value) -> Valu
 
 
 def leading_of_number(number: float, bits: int) -> tuple[float, float]:
-    """A number rounded to so many bits, and the rest."""
+    """A number rounded to `bits` bits, and the rest."""
     part, exponent = math.frexp(number)
     upper = math.ldexp(round(math.ldexp(part, bits)), exponent - bits)
     return upper, number - upper
@@ -98,13 +98,14 @@ def log2(b: Builder, x: Value) -> Value:
 
 
 def leading(b: Builder, x: Value, bits: int) -> Value:
-    """x rounded to so many bits (Veltkamp): c - (c - x) with c = x (2^(24 - bits) + 1)."""
+    """x rounded to `bits` bits (Veltkamp): c - (c - x) with c = x (2^(24 - bits) + 1)."""
     c = b.map(Function.MUL, x, 2.0 ** (24 - bits) + 1)
     return b.map(Function.SUB, c, b.map(Function.SUB, c, x))
 
 
 def powers_of_two(b: Builder, whole: Value) -> tuple[Value, Value]:
-    """Exact powers of two, whose product is 2 ** whole, for integers from -151 to 129: the exponential, to two bits."""
+    """Two exact powers of two with the product 2 ** whole, for integers from -151 to 129: exponentials rounded to two
+    bits."""
     half = b.map(Function.FLOOR, b.map(Function.MUL, whole, 0.5))
     parts = (half, b.map(Function.SUB, whole, half))
     near = [b.map(Function.EXP, b.map(Function.MUL, part, math.log(2))) for part in parts]

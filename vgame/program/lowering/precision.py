@@ -24,7 +24,7 @@ MOVING = (Function.NEG, Function.ABS, Function.MAX, Function.MIN, Function.SELEC
 
 
 def on_grid(b: Builder, ref: Ref, word: int = 0) -> bool:
-    """Whether every word of the tensor is a bfloat16 value (word: of an immediate)."""
+    """Whether every word of the tensor is a bfloat16 value (`word`: the word of an immediate)."""
     match ref.cls:
         case RefClass.IMMEDIATE:
             return word & LOW == 0

@@ -29,7 +29,7 @@ def bernoulli(b: Builder, x: Value, p: Number = 0.5, **_: Any) -> Value:
 
 @lowers("bernoulli.Tensor", "bernoulli.default")
 def bernoulli_of(b: Builder, x: Value, p: Value | None = None, **_: Any) -> Value:
-    """1 where a number in [0, 1) is below the probability, which is data."""
+    """1 where a random number in [0, 1) is below the probability, a tensor."""
     return b.to_float(b.map(Function.LT, rand(b, x.shape), x if p is None else p))
 
 
@@ -90,7 +90,7 @@ def exponential(b: Builder, x: Value, rate: Number = 1.0, **_: Any) -> Value:
 def randint(b: Builder, low: int, high: int, shape: Ints, dtype: torch.dtype | None = None, **_: Any) -> Value:
     """low + (the word's upper 31 bits modulo high - low)."""
     if not 0 < high - low < 2**31:
-        raise ProgramError(f"random integers from {low} to {high} are not supported; ranges below 2^31 are")
+        raise ProgramError(f"random integers from {low} to {high} are not supported; a range of 1 to 2^31 - 1 is")
     words = b.map(Function.ISHR, b.random_words(shape), 1)
     result = b.map(Function.IADD, b.map(Function.IMOD, words, high - low), low)
     return b.to_float(result) if dtype and dtype.is_floating_point else result

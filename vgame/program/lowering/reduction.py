@@ -18,7 +18,7 @@ Dims = Sequence[int] | int | None
 
 
 def normalized(x: Value, dims: Dims) -> list[int]:
-    """The reduced dimensions, counted from the front; none given means all."""
+    """The reduced dimensions, counted from the front; all of them if `dims` is empty."""
     dims = [dims] if isinstance(dims, int) else list(dims or [])
     return sorted({d % len(x.shape) for d in dims}) if dims and x.shape else list(range(len(x.shape)))
 
@@ -39,7 +39,7 @@ def reduced(b: Builder, x: Value, dims: Dims, keepdim: bool, rule: str) -> Value
     return b.reshape(result, shape)
 
 
-EXACT_BYTES = (1 << 24) // 255  # sums of so many bytes are exact in binary32
+EXACT_BYTES = (1 << 24) // 255  # sums of at most this many bytes are exact in binary32
 EXACT_TRUTHS = 1 << 24
 
 
@@ -120,20 +120,20 @@ def amax(b: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Valu
 
 @lowers("amin.default")
 def amin(b: Builder, x: Value, dims: Dims = None, keepdim: bool = False) -> Value:
-    """-max(-x), of integers not(max(not x)); NaN wins as in the maximum, 0 - m makes a zero +0 again."""
+    """-max(-x), for integers not(max(not x)); NaN wins as in the maximum, and 0 - m makes a zero result +0."""
     if x.integer:
         return b.map(Function.IXOR, reduced(b, reversed_order(b, x), dims, keepdim, "max_rows"), -1)
     return b.map(Function.SUB, 0.0, reduced(b, reversed_order(b, x), dims, keepdim, "max_rows"))
 
 
 def reversed_order(b: Builder, x: Value) -> Value:
-    """The smallest becomes the largest: -x, of integers -1 - x."""
+    """The smallest becomes the largest: -x, for integers -1 - x."""
     return b.map(Function.IXOR, x, -1) if x.integer else b.map(Function.NEG, x)
 
 
 @lowers("argmax.default")
 def argmax(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """Of integers: the first position that holds the maximum."""
+    """For integers: the first position that holds the maximum."""
     if x.integer:
         x = b.to_float(b.map(Function.IEQ, x, reduced(b, x, dim, True, "max_rows")))
     return reduced(b, x, dim, keepdim, "argmax_rows")
@@ -192,7 +192,7 @@ def prod_of_all(b: Builder, x: Value, dtype: torch.dtype | None = None) -> Value
 
 @lowers("logcumsumexp.default")
 def logcumsumexp(b: Builder, x: Value, dim: int) -> Value:
-    """Of stretches of 2, 4, 8, ... elements that end at each place: log(exp x + exp y) of their two halves."""
+    """For runs of 2, 4, 8, ... elements that end at each position: log(exp x + exp y) of their two halves."""
     result, reach = b.to_float(x), 1
     while x.shape and reach < x.shape[dim]:
         pad = [0] * (2 * (len(x.shape) - 1 - dim % len(x.shape))) + [reach, -reach]
@@ -202,7 +202,7 @@ def logcumsumexp(b: Builder, x: Value, dim: int) -> Value:
 
 
 def _log_of_sum(b: Builder, x: Value, y: Value) -> Value:
-    """m + log1p(exp(n - m)) of the larger m and the smaller n; m where that is infinite or n is -inf."""
+    """m + log1p(exp(n - m)) of the larger m and the smaller n; m if m is +inf or n is -inf."""
     top, low = b.map(Function.MAX, x, y), b.map(Function.MIN, x, y)
     total = b.map(Function.ADD, top, b.map(Function.LOG1P, b.map(Function.EXP, b.map(Function.SUB, low, top))))
     alone = b.map(Function.IOR, b.map(Function.EQ, low, -math.inf), b.map(Function.EQ, top, math.inf))
@@ -234,7 +234,7 @@ def cumsum(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> 
     return integer_sums(b, x, x.shape[dim], lambda y: _running_sums(b, y, dim))
 
 
-LONGEST_RUN = 2048  # of running sums by one product; longer lines are split
+LONGEST_RUN = 2048  # elements of running sums by one product; longer lines are split
 
 
 def _running_sums(b: Builder, x: Value, dim: int) -> Value:
@@ -245,7 +245,8 @@ def _running_sums(b: Builder, x: Value, dim: int) -> Value:
 
 
 def _of_rows(b: Builder, x: Value) -> Value:
-    """Running sums of the rows [R, n]; in pieces: those of each piece, plus the running sum of the pieces before it."""
+    """Running sums of the rows [R, n]. Long rows: the running sums in each piece, plus the sum of the pieces before
+    it."""
     rows, count = x.shape
     if count <= LONGEST_RUN:
         triangle = b.constant(torch.ones(count, count).tril())
@@ -287,7 +288,7 @@ def softmax(b: Builder, x: Value, dim: int, half_to_float: bool = False) -> Valu
 
 @lowers("_safe_softmax.default")
 def safe_softmax(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    """Softmax, or 0 where a whole row is masked with -inf."""
+    """Softmax, or 0 if a whole row is masked with -inf."""
     masked = b.map(Function.EQ, amax(b, x, [dim], True), -math.inf)
     return b.select(masked, 0.0, softmax(b, x, dim))
 

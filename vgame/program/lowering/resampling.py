@@ -62,7 +62,7 @@ def _kernel(rule: str, d: float) -> float:
 
 
 def _nearest(place: float, n: int, m: int, scale: Scale) -> int:
-    """The input at a place among m outputs: torch multiplies in binary32, so at some scales it is the one below."""
+    """The input for a place among m outputs. torch multiplies in binary32, so at some scales it is one lower."""
     ratio = np.float32(1 / scale if scale else n / m)
     return min(int(np.float32(place) * ratio), n - 1)
 

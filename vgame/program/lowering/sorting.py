@@ -1,5 +1,5 @@
-"""Order: every element is compared with every other of its line, so that its place is a sum of truth values; ties keep
-their order."""
+"""Sorting: every element is compared with every other of its line, and its rank is a sum of truth values; equal
+elements keep their order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ MOST = 1 << 28  # comparisons
 
 
 def _places(b: Builder, x: Value, descending: bool) -> Value:
-    """[rows, n] of the values x [rows, n]: the rank of each one in its line."""
+    """[rows, n]: the rank of each value of x [rows, n] in its line."""
     rows, n = x.shape
     if n > LONGEST or rows * n * n > MOST:
         raise ProgramError(
-            f"sorting {rows} lines of {n} is not supported; {LONGEST} elements a line, {MOST} comparisons are"
+            f"sorting {rows} lines of {n} elements is not supported; at most {LONGEST} elements per line and {MOST} "
+            "comparisons in all are"
         )
     mine, other = x.like(x.layout.unsqueeze(2)), x.like(x.layout.unsqueeze(1))
     first, second = (mine, other) if descending else (other, mine)
@@ -73,7 +74,7 @@ def kthvalue(b: Builder, x: Value, k: int, dim: int = -1, keepdim: bool = False)
 
 @lowers("median.dim")
 def median(b: Builder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The lower one of two in the middle, as torch."""
+    """The lower of two middle elements, as in torch."""
     return kthvalue(b, x, (x.shape[dim] + 1) // 2, dim, keepdim)
 
 
@@ -84,7 +85,7 @@ def median_of_all(b: Builder, x: Value) -> Value:
 
 @lowers("randperm.default")
 def randperm(b: Builder, count: int, **_: object) -> Value:
-    """The order of as many random words."""
+    """The sorting order of `count` random words."""
     return _order(b, b.random_words([count]), count, 0, False)[1]
 
 
@@ -106,7 +107,7 @@ def histogram(b: Builder, x: Value, bins: int = 100, low: Number = 0, high: Numb
 def bucketize(
     b: Builder, x: Value, boundaries: Value, *, out_int32: bool = False, right: bool = False, **_: object
 ) -> Value:
-    """How many of the boundaries [n] lie below x (right: or at it)."""
+    """The number of boundaries [n] below x (with `right`: at most x)."""
     function = Function.LE if right else Function.LT
     return b.map(Function.FTOI, b.sum_rows(b.to_float(both(b, function, boundaries, x.like(x.layout.unsqueeze(-1))))))
 
@@ -115,7 +116,7 @@ def bucketize(
 def searchsorted(
     b: Builder, boundaries: Value, x: Value, *, side: str | None = None, right: bool = False, **_: object
 ) -> Value:
-    """The same, in each line of boundaries [..., n]."""
+    """`bucketize` in each line of boundaries [..., n]."""
     if len(boundaries.shape) > 1:
         boundaries = boundaries.like(boundaries.layout.unsqueeze(-2))
     return bucketize(b, x, boundaries, right=right or side == "right")

@@ -215,7 +215,7 @@ def select_backward(b: Builder, gradient: Value, sizes: Sequence[int], dim: int,
 def as_strided(
     b: Builder, x: Value, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Value:
-    """Of a row-major tensor: the capture makes any other order of memory explicit."""
+    """as_strided of a row-major tensor: the capture permutes any other order of memory first."""
     x = b.plain(x)
     return x.like(x.layout.as_strided(tuple(size), tuple(stride), storage_offset or 0))
 
