@@ -51,7 +51,7 @@ def test_memory_is_counted_from_the_words_alive_at_once(
     if fits:
         executor(OPERATORS, world).step(1, ())
         return
-    with pytest.raises(VgameError, match=r"needs at least 0\.0 GiB of memory, this machine has 0\.0"):
+    with pytest.raises(VgameError, match=r"needs at least 0\.0 GiB of memory, but this machine has 0\.0"):
         executor(OPERATORS, world).step(1, ())
 
 

@@ -242,7 +242,7 @@ def test_sums_are_within_the_bound() -> None:
 
 
 def made_by() -> str:
-    return next(finding.detail for finding in examine("cpu") if finding.what == "products are made by")
+    return next(finding.detail for finding in examine("cpu") if finding.what == "products are computed by")
 
 
 def test_the_switch_and_the_doctors_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_the_switch_and_the_doctors_report(monkeypatch: pytest.MonkeyPatch) -> N
 
     a = draw("normal", 1, 4, 9)
     expected = dot(a, a)
-    assert made_by().startswith("kernels of vgame")
+    assert made_by().startswith("vgame's kernels")
     with using(replace(NATIVE, product=refuse)):
         assert torch.equal(dot(a, a), expected)
         for library in (own_kernels(False), nullcontext()):
@@ -262,7 +262,7 @@ def test_the_switch_and_the_doctors_report(monkeypatch: pytest.MonkeyPatch) -> N
     assert made_by() == "the library's kernels: this processor has no fused multiply-adds"
 
 
-@pytest.mark.parametrize(("device", "maker"), [("default", "kernels"), ("compatible", "the"), ("reversed", "the")])
+@pytest.mark.parametrize(("device", "maker"), [("default", "vgame's"), ("compatible", "the"), ("reversed", "the")])
 def test_two_devices_differ_in_kernels(device: str, maker: str) -> None:
     with use_device(device):
         assert made_by().split()[0] == maker

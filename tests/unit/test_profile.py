@@ -25,7 +25,7 @@ def digits() -> Bundle:
 
 
 def test_a_finished_run_has_no_profile():
-    assert "the run had ended before" in Profile(digits().program).text()
+    assert "the run in this folder had already ended" in Profile(digits().program).text()
 
 
 def test_every_operator_is_counted_once():

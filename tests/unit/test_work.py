@@ -66,5 +66,5 @@ def test_an_untrusted_job_with_too_much_work_is_refused(monkeypatch: pytest.Monk
     if fits:
         refuse_too_long(world.program(operators), torch.device("cpu"))
         return
-    with pytest.raises(VgameError, match=r"needs 1\.6e\+14 operations, on this device at least 10 minutes"):
+    with pytest.raises(VgameError, match=r"needs 1\.6e\+14 operations, which take this device at least 10 minutes"):
         Executor(world.program(operators), world.data, world.scalars, world.seed)

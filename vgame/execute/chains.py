@@ -1,9 +1,10 @@
 """Fuse maps of a program into chains that are computed block by block (vgame/arithmetic/numba/pointwise.py), and find
 when values are freed.
 
-In: the operators of a step, and the outputs kept to its end. Out: units in order of execution: single operators, and
-chains of maps over equally many words that read each other's outputs in place. A chain runs at the position of its last
-map; no other operator reads any of its outputs before. Outputs that only the chain reads are never written to memory.
+In: the operators of a step, and the outputs kept until its end. Out: units in order of execution: single operators, and
+chains of maps over the same number of words that read each other's outputs in place. A chain runs at the position of
+its last map; no other operator reads its outputs earlier. Outputs that only the chain reads are never written to
+memory.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from vgame.arithmetic.torch.products import WORTH
 from vgame.execute.layout import plan, row_major
 from vgame.program.operators import Access, Contract, Map, Operator, RefClass, Variant, operand_refs
 
-#: A product large enough for a thread may be finished later if its first reader comes so many operators later.
+#: A product large enough for a thread may be finished later if its first reader comes at least this many operators
+#: later.
 FAR = 64
-#: Functions that are not fused: loops of many instructions, with passes of their own.
+#: Functions that are not fused, because their loops have many instructions.
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
-#: The same for the GPU's kernels, which leave rare functions of several instructions to torch.
+#: Functions that the GPU's kernels do not fuse: torch computes rare functions of several instructions.
 ALONE_ON_GPU = ALONE | {
     Function.FLOOR,
     Function.CEIL,
@@ -36,7 +38,7 @@ ALONE_ON_GPU = ALONE | {
     Function.IDIV,
     Function.IMOD,
 }
-#: Maps of a chain at most: a thread holds one block per value and constant.
+#: Most maps of a chain: a thread holds one block per value and constant.
 LONGEST = 256
 
 Source = tuple[Access, tuple[int, ...]]  # an access, and the index space that it reads over
@@ -47,7 +49,7 @@ class Unit:
     """The operator at `index`, or the chain of `members` that ends there; the operators whose outputs are freed
     afterwards.
 
-    patient: whether it is a product that is read much later.
+    patient: whether it is a product that may be finished later, because its first reader comes much later.
     """
 
     index: int
@@ -78,7 +80,8 @@ def units_of(
 ) -> list[Unit]:
     """The units of a step. kept: operators whose outputs are needed after it; finite: those that must be finite.
 
-    Without `fuse`, every operator is a unit; with it, maps of the functions in `alone` are.
+    Without `fuse`, every operator is a unit of its own; with it, only maps of the functions in `alone` and operators
+    other than maps are.
     """
     groups = _groups(operators, alone) if fuse else []
     last_of = {member: group[-1] for group in groups for member in group}
@@ -113,8 +116,8 @@ def units_of(
 
 
 def _is_patient(operator: Operator, index: int, readers: Sequence[int], kept: bool) -> bool:
-    """Outputs without readers are not patient: a step would compute as many as there is time for, and vary in
-    length."""
+    """Whether a product may be finished later. Not if its output has no reader: it might be left out at the end of a
+    step, so the time of a step would vary."""
     if not isinstance(operator, Contract) or operator.variant is not Variant.DOT:
         return False
     first = min(readers, default=index + FAR if kept else index)
@@ -147,12 +150,12 @@ def _groups(operators: Sequence[Operator], alone: Collection[Function]) -> list[
 
 
 def _is_narrow(operator: Map, alone: Collection[Function]) -> bool:
-    """Whether it rounds to bfloat16, which the GPU's chains do not."""
+    """Whether the map rounds to bfloat16, which the GPU's chains do not support."""
     return operator.bfloat16 and alone is ALONE_ON_GPU
 
 
 def is_identity(access: Access, sizes: tuple[int, ...]) -> bool:
-    """Whether word e of the operand is read at word e of the index space, and there are no more."""
+    """Whether word e of the operand is read at word e of the index space, for all words of both."""
     found = plan(access, sizes)
     if found is None or found[1] or found[2] or access.elements != math.prod(sizes):
         return False
@@ -176,7 +179,7 @@ def _compose(
 
 
 class _Slots:
-    """The slots of a chain in the making: sources, results, constants, blocks."""
+    """The slots of a chain while it is composed: sources, results, constants, blocks."""
 
     def __init__(self, operators: Sequence[Operator], group: list[int], results: list[int]) -> None:
         self.operators, self.results, members = operators, results, set(group)
@@ -197,7 +200,7 @@ class _Slots:
         self.count, self.unused = first + len(self.constants), []
 
     def instruction(self, index: int) -> list[int]:
-        """The row of one map. Its result never shares a block with its operands: loops need that to use vectors."""
+        """The row of one map. Its result never shares a block with its operands, so that its loop can use vectors."""
         operator = self.operators[index]
         operands = [self._operand(access, operator.sizes) for access in operator.accesses]
         if index not in self.values:

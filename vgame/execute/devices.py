@@ -1,7 +1,7 @@
-"""Devices: hardware and software configurations that compute. Several of them fit on one CPU.
+"""Devices: hardware and software configurations that compute. One CPU has several of them.
 
 `prepare_environment` must run before torch is imported (it only sets environment variables); `use_device` runs after.
-The command line uses the names, and so do the tests that bits do not depend on the device.
+The command line uses the names, and so do the tests that the bits do not depend on the device.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vgame.errors import VgameError
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`kind` is torch's device; the environment chooses the vendor library's kernels; own: whether vgame's own kernels
-    make a CPU's products."""
+    """`kind` is torch's device; `environment` selects the kernels of the vendor's library; `own`: whether vgame's own
+    kernels compute products on a CPU."""
 
     name: str
     what: str
@@ -33,15 +33,15 @@ class Device:
 DEVICES = {
     device.name: device
     for device in (
-        Device("default", "the CPU with vgame's own products, and the kernels that its libraries choose"),
+        Device("default", "the CPU with vgame's own products, and the kernels that its libraries select"),
         Device(
             "compatible",
-            "the CPU with the library's products, by the kernels of every x86-64: another order of summation",
+            "the CPU with the library's products, by kernels that run on every x86-64: another order of summation",
             environment={"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
             onednn=False,
             own=False,
         ),
-        Device("reversed", "the CPU with every sum backwards, in three pieces", reverse=True),
+        Device("reversed", "the CPU with every sum computed backwards, in three pieces", reverse=True),
         Device("cuda", "the first CUDA GPU", kind="cuda"),
     )
 }
@@ -56,15 +56,15 @@ def find(name: str) -> Device:
 
 def prepare_environment(name: str) -> None:
     """Set the environment of vgame's own process for the vendor's libraries, before torch is loaded."""
-    # at the default threshold Python's garbage collector would run several times while torch creates 300,000 objects
+    # with the default threshold, Python's garbage collector would run several times while torch creates 300,000 objects
     gc.set_threshold(20_000)
     os.environ.update(find(name).environment)
 
 
 @contextmanager
 def use_device(name: str) -> Iterator[str]:
-    """Context that makes this process the device; yields torch's name of it. VgameError if it flushes subnormals to
-    zero."""
+    """Context in which this process computes as the device; yields torch's name for it. VgameError if the process
+    flushes subnormals to zero."""
     import torch
 
     from vgame.arithmetic import certified
@@ -96,24 +96,24 @@ def _library_flags(device: Device) -> Iterator[None]:
 
 
 def refuse_flush_to_zero(kind: str) -> None:
-    """Probe every worker: subnormals must survive in binary32 and binary64."""
+    """Raise VgameError if a worker thread flushes subnormals of binary32 or binary64 to zero."""
     import torch
 
     tiny = torch.full((1 << 18,), 2.0**-140, device=kind)
     tinier = torch.full((1 << 18,), 2.0**-1060, dtype=torch.float64, device=kind)
     if not bool((tiny * 0.5 == 2.0**-141).all()) or not bool((tinier * 0.5 > 0).all()):
         raise VgameError(
-            "this process flushes subnormal numbers to zero (a library was loaded that sets FTZ/DAZ, often one built "
-            "with -Ofast); bits would differ: start vgame in a process without that library"
+            "this process flushes subnormal numbers to zero, so its bits would differ; a loaded library sets FTZ/DAZ "
+            "(often one built with -Ofast): start vgame in a process without that library"
         )
 
 
 def fingerprint() -> dict[str, str]:
-    """Hashes of raw vendor results that may differ between devices: products of 512 binary32 terms in both formats, a
-    convolution.
+    """Hashes of raw vendor results that may differ between devices: products of 512 binary32 terms in both formats, and
+    a convolution.
 
-    The operands are normally distributed: uniform ones are multiples of 2**-24, whose binary64 sums are exact in every
-    order.
+    The operands are normally distributed. Uniform operands would be multiples of 2**-24, whose binary64 sums are exact
+    in every order.
     """
     import torch
 

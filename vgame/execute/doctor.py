@@ -1,7 +1,6 @@
 """Test a device for faults that would change bits.
 
-Every whitelisted kernel is compared with the exact reference, and the assumptions of docs/numerics.md are tested one by
-one.
+Compares every whitelisted kernel with the exact reference, and tests the assumptions of docs/numerics.md one by one.
 
 In: a device. Out: findings; a device with a failed finding must not train or audit.
 """
@@ -55,7 +54,7 @@ SPECIAL = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One question and its answer; `ok` is None for mere information."""
+    """One check and its result; `ok` is None if it is information only."""
 
     what: str
     ok: bool | None
@@ -69,7 +68,7 @@ def examine(kind: str) -> Iterator[Finding]:
     )
     for what, mark in fingerprint().items():
         yield Finding(
-            what, None, f"raw vendor result {mark} (differs between devices; no bit of training depends on it)"
+            what, None, f"raw vendor result {mark} (may differ between devices; training does not depend on it)"
         )
     yield from _other_builds()
     yield from _makes_products(kind)
@@ -81,22 +80,22 @@ def examine(kind: str) -> Iterator[Finding]:
 
 
 def _other_builds() -> Iterator[Finding]:
-    """Packages built for another build of torch, such as torchvision and torchaudio, which fail at import."""
+    """Whether torchvision and torchaudio are built for this build of torch; others fail at import."""
     build = build_of(version("torch"))
     for name in ("torchvision", "torchaudio"):
         with suppress(PackageNotFoundError):
-            theirs = build_of(version(name))
-            mend = (
-                f"pip install --force-reinstall --no-deps {name} --index-url URL, the URL that pytorch.org's page on "
-                f"installing names for {build or 'the default build'}"
+            other = build_of(version(name))
+            remedy = (
+                f"pip install --force-reinstall --no-deps {name} --index-url URL, with the URL for "
+                f"{build or 'the default build'} from the installation page of pytorch.org"
             )
-            detail = f"{version(name)} beside torch {version('torch')}"
-            mixed = theirs != build
-            yield Finding(f"{name} is of torch's build", not mixed, f"{detail}; {mend}" if mixed else detail)
+            detail = f"{version(name)} with torch {version('torch')}"
+            mixed = other != build
+            yield Finding(f"{name} is built for this torch", not mixed, f"{detail}; {remedy}" if mixed else detail)
 
 
 def build_of(text: str) -> str:
-    """`cpu` of 2.13.0+cpu, `cu130` of 2.13.0+cu130, nothing of 2.13.0."""
+    """`cpu` for 2.13.0+cpu, `cu130` for 2.13.0+cu130, empty for 2.13.0."""
     return text.partition("+")[2]
 
 
@@ -106,13 +105,13 @@ def _makes_products(kind: str) -> Iterator[Finding]:
         return
     form = own_products.form()
     if own_multiply(torch.device(kind)):
-        detail = f"kernels of vgame, {form.rows} x {form.columns} sums in registers of {form.lanes} binary64"
+        detail = f"vgame's kernels, {form.rows} x {form.columns} sums in registers of {form.lanes} binary64"
         if own_digits(torch.device(kind)):
             detail += "; large ones by exact sums of digits in tiles of bytes"
     else:
         why = "as this device specifies" if form else "this processor has no fused multiply-adds"
         detail = f"the library's kernels: {why}"
-    yield Finding("products are made by", None, detail)
+    yield Finding("products are computed by", None, detail)
 
 
 def _name(kind: str) -> str:
@@ -138,10 +137,10 @@ def draw(count: int, seed: int) -> np.ndarray:
 
 
 def _function(function: Function, kind: str) -> Finding:
-    """The fast kernel against the reference, on bits."""
+    """Compare the fast kernel with the reference, bit by bit."""
     integer = function in BINARY_I or function in COMPARE_I or function is Function.ITOF
     columns = [draw(DRAWS, function * 8 + i) for i in range(arity(function))]
-    if len(columns) > 1:  # every pair of special words meets
+    if len(columns) > 1:  # every pair of special words occurs
         first, second = np.meshgrid(SPECIAL, SPECIAL)
         columns[-2][: first.size], columns[-1][: second.size] = first.ravel(), second.ravel()
     types = [True, False, False] if function is Function.SELECT else [integer] * len(columns)
@@ -155,7 +154,7 @@ def _function(function: Function, kind: str) -> Finding:
 
 
 def _products(kind: str) -> Finding:
-    """A certified product against exact integers, with cancellation and ties."""
+    """Compare a certified product with exact integers, with cancellation and ties."""
     generator = torch.Generator().manual_seed(3)
     a = torch.randn(24, 640, generator=generator) * 2.0 ** torch.randint(-20, 20, (24, 640), generator=generator)
     b = torch.randint(-8, 8, (16, 640), generator=generator).float() / 4

@@ -51,7 +51,7 @@ class Executor:
         keep_pages()
         self.program, self.seed = program, seed
         self.device = torch.device(device)
-        refuse_too_long(program, self.device)  # here: before a bond is staked on the job
+        refuse_too_long(program, self.device)  # at this point no bond is staked on the job yet
         self.kernels = MODES[mode]()
         self.data, self.scalars = [t.to(self.device) for t in data], scalars.to(self.device)
         self.constants = [t.to(self.device) for t in program.constants]
@@ -76,8 +76,8 @@ class Executor:
         return self.finish(self.launch(step, state, tap))
 
     def launch(self, step: int, state: Sequence[torch.Tensor], tap: Tap | None = None) -> Launched:
-        """Start a step without waiting: with the Triton kernels nothing waits for the device, and the clock gives the
-        step."""
+        """Start a step without waiting for its end. With the Triton kernels the host never waits for the device, and
+        `clock` holds the step."""
         with ours() if self.device.type == "cpu" else nullcontext():
             return self._launch(step, state, tap)
 
@@ -90,7 +90,7 @@ class Executor:
         shared = tap is None and pointwise.in_use(self.device)
         fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
         units, checked = self._units(fuses, tap is not None)
-        run = Run(self, step, state, checked, defers=shared and self.watch is None, looked_at=tap is not None)
+        run = Run(self, step, state, checked, defers=shared and self.watch is None, traced=tap is not None)
         try:
             for unit in units:
                 if self.watch:
@@ -114,14 +114,14 @@ class Executor:
         return StepResult(launched.state, launched.loss, min((i for i, finite in verdicts if not finite), default=None))
 
     def _units(self, fuse: bool, traced: bool = False) -> tuple[list[Unit], tuple[int, ...]]:
-        """The units of a step, and the outputs that must be finite, with those of a chain side by side; found once."""
+        """The units of a step, and the outputs that must be finite, those of one chain in sequence; cached."""
         key = fuse, gate.in_use(self.device), traced
         if key not in self._plans:
             operators, finite = self.program.operators, self.program.finite
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
             units = units_of(operators, sources | finite, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
             if self.device.type == "cpu":
-                held = sum(t.numel() for t in self.data if source_of(t) is None)  # others stay in their files
+                held = sum(t.numel() for t in self.data if source_of(t) is None)  # mapped data stay in their files
                 refuse_too_large(self.program, units, held, traced)
             by_chains = [i for unit in units if unit.fused for i in unit.fused.checked]
             self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
@@ -148,7 +148,7 @@ class Executor:
         for tensor in state:
             if tensor.dim() != 1 or not tensor.is_contiguous():
                 raise VgameError(
-                    f"a state tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is given; contiguous "
+                    f"a state tensor has shape {tuple(tensor.shape)} and strides {tensor.stride()}; flat contiguous "
                     "words are expected: tensor.contiguous().reshape(-1)"
                 )
 
@@ -161,7 +161,7 @@ class Executor:
         index: int,
     ) -> torch.Tensor:
         """The words of one operator, from the outputs so far."""
-        run = Run(self, step, state, (), defers=False, looked_at=False)
+        run = Run(self, step, state, (), defers=False, traced=False)
         run.scalars, run.outputs = scalars, outputs
         return run.flat_output(run.compute(index, self.program.operators[index]))
 
@@ -182,7 +182,7 @@ class Executor:
             self.watch(index, seconds / len(unit.members))
 
     def immediate(self, word: int, integer: bool) -> torch.Tensor:
-        """A one-word tensor on the device (never a Python number: CUDA divides by those differently)."""
+        """A one-word tensor on the device (never a Python number: CUDA divides by a Python number differently)."""
         key = (word, integer)
         if key not in self._immediates:
             value = torch.tensor([signed(word)], dtype=torch.int32).to(self.device)

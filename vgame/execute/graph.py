@@ -21,7 +21,9 @@ class Recorded:
 
     def __init__(self, executor: Executor) -> None:
         if executor.device.type != "cuda" or not gate.in_use(executor.device):
-            raise VgameError("a step can be recorded on a CUDA device with triton only")
+            raise VgameError(
+                f"a step on the device {executor.device} cannot be recorded; a CUDA device and triton are needed"
+            )
         if any(getattr(operator, "bfloat16", False) for operator in executor.program.operators):
             raise VgameError("a step with bfloat16 outputs waits for the device, so it cannot be recorded; execute it")
         self.executor = executor
@@ -51,7 +53,7 @@ class Recorded:
         )
 
     def _record(self, step: int, state: Sequence[torch.Tensor]) -> None:
-        """A step that compiles the kernels and makes the constants, then one that is recorded."""
+        """Execute a step, which compiles the kernels and creates the constants; then record it."""
         self.executor.step(step, state)
         self._state = [tensor.clone() for tensor in state]
         graph = torch.cuda.CUDAGraph()

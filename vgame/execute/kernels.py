@@ -1,8 +1,8 @@
 """The arithmetic of each rounding mode as tensor kernels. Twin: vgame/execute/reference.py, element by element.
 
-correct: every output is RN(exact value). nearest: RN of a binary64 result, the vendor's functions and products. fp32:
-the vendor's binary32. Whitelisted kernels only: + - * / on binary32 are IEEE instructions; never add(alpha=), addcmul,
-lerp, division by a Python number.
+correct: every output is RN(exact value). nearest: RN of a binary64 result of the vendor's functions and products. fp32:
+the vendor's binary32. Only whitelisted kernels are used: + - * / on binary32 are IEEE instructions; never add(alpha=),
+addcmul, lerp, or division by a Python number.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Tensor = torch.Tensor
 
 
 class Kernels(Protocol):
-    """What a rounding mode computes; shapes as in vgame.arithmetic.certified.
+    """The operations of a rounding mode; shapes as in vgame.arithmetic.certified.
 
-    `folds`: whether dot takes folded matrices. `fuses`: whether chains may compute maps. dot may leave its jobs to
-    `run`, and its result is complete when these are done; or it runs them itself. bfloat16: the result is rounded to 8
+    `folds`: whether dot accepts folded matrices. `fuses`: whether chains may compute maps. dot may pass its jobs to
+    `run`, and its result is complete when they are done; or it runs them itself. bfloat16: the result is rounded to 8
     bits, once.
     """
 
@@ -65,12 +65,12 @@ def _to_integer(x: Tensor) -> Tensor:
     return wide.clamp(-(2.0**31), 2.0**31 - 1).trunc().to(torch.int32)
 
 
-#: Two binary32 exponents differ by at most 277, and 27 quotient bits are removed at a time.
+#: Two binary32 exponents differ by at most 277, and each pass removes 27 quotient bits.
 FMOD_ROUNDS = 11
 
 
 def _fmod(x: Tensor, y: Tensor) -> Tensor:
-    """x - trunc(x / y) y, exact: long division by 27 quotient bits at a time (the vendor's is wrong for large
+    """x - trunc(x / y) y, exact: long division by 27 quotient bits at a time (the vendor's fmod is wrong for large
     quotients).
 
     SAFETY: every remainder and product below has at most 24 + 28 significant bits, so binary64 holds it.
@@ -195,7 +195,7 @@ class Correct:
 
 
 def _rounded(x: Tensor, bfloat16: bool) -> Tensor:
-    """As binary32, or as bfloat16 after that."""
+    """The values rounded to binary32, and then to bfloat16 if `bfloat16`."""
     x = x.to(torch.float32)
     return narrow.nearest(x) if bfloat16 else x
 
@@ -218,7 +218,7 @@ class Plain:
 
     def dot(self, a: Tensor, b: Tensor, run: Runner = each, bfloat16: bool = False) -> Tensor:
         a, b = a.to(self.dtype), b.to(self.dtype)
-        if self.dtype is torch.float64:  # by the kernels that a device with another order replaces
+        if self.dtype is torch.float64:  # vendor() may be a device's kernels with another order
             out = a.new_empty(max(len(a), len(b)), a.shape[1], b.shape[1])
             vendor().product(a, b, out)
             return _rounded(out, bfloat16)

@@ -1,8 +1,7 @@
 """Accesses as torch views: no copy if strides can express the access (docs/formats.md section 3).
 
 In: a flat tensor and an access over an index space. Out: a tensor of the index space's shape; a padded copy only if the
-access leaves its bounds,
-and one gather per word only if that copy would be mostly gaps.
+access leaves its bounds, and a gather of single words only if that copy would be mostly gaps.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ def row_major(sizes: tuple[int, ...]) -> list[int]:
 
 
 def strided(base: torch.Tensor, access: Access, sizes: tuple[int, ...], strides: list[int], offset: int) -> Mirrored:
-    """View with stride coefficient * strides[target] per output dimension; negative ones run backwards."""
+    """View with stride coefficient * strides[target] per output dimension; dimensions with a negative stride run
+    backwards."""
     steps, offset, flipped = steps_of(access, sizes, strides, offset)
     return Mirrored(torch.as_strided(base, sizes, steps, base.storage_offset() + offset), flipped)
 
@@ -56,12 +56,12 @@ def plan(access: Access, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int, 
 
 
 def read(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
-    """The operand over the index space, `fill` where it is out of bounds. `base` is flat and contiguous."""
+    """The operand over the index space, with `fill` out of bounds. `base` is flat and contiguous."""
     return look(base, access, sizes).tensor()
 
 
 def look(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> Mirrored:
-    """The same as a view that may run backwards."""
+    """As `read`, as a view that may run backwards."""
     if found := plan(access, sizes):
         steps, offset, flipped = found
         return Mirrored(torch.as_strided(base, sizes, steps, base.storage_offset() + offset), flipped)
@@ -86,8 +86,8 @@ def gathered(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torc
 def spread(
     base: torch.Tensor, access: Access, sizes: tuple[int, ...]
 ) -> tuple[Mirrored, list[tuple[torch.Tensor, torch.Tensor]]] | None:
-    """(view of the access in new memory, with fill in gaps and at borders; (target, source) of the copy into it): the
-    operand spread over every occurring coordinate. None if that would be mostly gaps."""
+    """Spread the operand over all coordinates that occur, in new memory with `fill` in gaps and at borders: (view of
+    the access there, (target, source) of the copy into it). None if the memory would be mostly gaps."""
     bounds = access.bounds(sizes)
     extents = [high - low + 1 for low, high in bounds]
     if math.prod(extents) > WIDEST * (base.numel() + math.prod(sizes)):
@@ -117,13 +117,13 @@ class Box:
     offset: int
 
     def of(self, base: torch.Tensor) -> torch.Tensor:
-        """The words it reads; `base` is flat and contiguous."""
+        """The words that the access reads; `base` is flat and contiguous."""
         return torch.as_strided(base, self.sizes, self.steps, base.storage_offset() + self.offset)
 
 
 @lru_cache(1 << 12)
 def box(access: Access, sizes: tuple[int, ...]) -> Box | None:
-    """The box of an access each of whose dimensions moves forward with one index at most; None for others."""
+    """The box of an access, if each of its dimensions moves with at most one index, and forward; else None."""
     ranges, steps, offset = [range(n) for n in sizes], [0] * len(sizes), 0
     for j, (dim, stride) in enumerate(zip(access.dims, strides_of(access.dims), strict=True)):
         movers = [(i, c) for i, (target, c) in enumerate(access.targets) if target == j and c and sizes[i] > 1]

@@ -1,7 +1,7 @@
 """The least memory of a step: a job that does not fit is refused before it fills the machine.
 
 In: the units of a step. Out: words, or one sentence. Counts only words that are certainly in memory: no views, no
-temporaries. A step with a tap (for a dispute) makes each output, unlike chains, as contiguous words.
+temporaries. A step with a tap (for a dispute) has no chains and writes each output as contiguous words.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def refuse_too_large(program: Program, units: Sequence[Unit], data: int, traced:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if WORD * words > there:
         raise VgameError(
-            f"a step of this job needs at least {WORD * words / GIB:,.1f} GiB of memory, this machine has "
-            f"{there / GIB:,.1f}: run it on a machine with more"
+            f"a step of this job needs at least {WORD * words / GIB:,.1f} GiB of memory, but this machine has "
+            f"{there / GIB:,.1f} GiB; run it on a machine with more memory"
         )
 
 
@@ -54,7 +54,7 @@ def _in_order(operator: Copy) -> bool:
 
 
 def _words(operator: Operator, traced: bool) -> int:
-    """Words of an operator's own output. A copy may be a view, a map one expanded word; not with a tap."""
+    """Words of memory of an operator's output. Without a tap, a copy may be a view and a map one expanded word."""
     if traced and not (isinstance(operator, Copy) and _in_order(operator)):
         return operator.elements
     match operator:

@@ -1,4 +1,4 @@
-"""One step of a program in the ordinary way: every operator's output is a new tensor.
+"""One step of a program, executed without a plan: every operator's output is a new tensor.
 
 In: an executor, a step, a state. Out: the words of any operator or chain. Twin: vgame/execute/planned.py, for small
 steps, with reused memory.
@@ -71,12 +71,12 @@ class Run:
         state: Sequence[torch.Tensor],
         checked: tuple[int, ...],
         defers: bool,
-        looked_at: bool,
+        traced: bool,
     ) -> None:
         self.executor, self.step, self.state = executor, step, state
         self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
         self.defers = defers  # whether products may be finished later
-        self.looked_at = looked_at  # whether every output is finished at once
+        self.traced = traced  # whether every output is finished immediately
         self.pending: dict[int, Pending] = {}  # work to finish before an output is read, oldest first
         self.found: dict[int, bool] = {}  # outputs of chains that must be finite -> whether they are
         self.never_waits = gate.in_use(executor.device)
@@ -155,7 +155,7 @@ class Run:
 
             first = self.mark_of[fused.checked[0]] if fused.checked else 0
             results = by_kernel.run(fused.chain, fused.elements, inputs, self.marks, first)
-            self.found.update(dict.fromkeys(fused.checked, True))  # their marks show it
+            self.found.update(dict.fromkeys(fused.checked, True))  # the kernel has written their marks
         else:
             results, finite = chains.run(fused.chain, fused.elements, inputs)
             self.found.update(zip(fused.checked, finite.tolist(), strict=True))
@@ -163,7 +163,7 @@ class Run:
             self.outputs[index] = result
 
     def are_finite(self, checked: tuple[int, ...]) -> torch.Tensor:
-        """Whether every word of each of these outputs is finite; known already for a chain."""
+        """Whether every word of each of these outputs is finite; chains have checked theirs already."""
         if self.never_waits:
             from vgame.arithmetic.triton import pointwise as by_kernel  # imported only where it runs
 
@@ -180,7 +180,7 @@ class Run:
         )
 
     def words(self, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
-        """An operand of a chain: a view whose row-major order is the index space's."""
+        """An operand of a chain: a view with the row-major order of the index space."""
         if access.ref.cls is RefClass.SCALAR:
             return self.flat(access.ref).expand(math.prod(sizes))
         if access.ref.cls is RefClass.OPERATOR and is_identity(access, sizes):
@@ -263,7 +263,8 @@ class Run:
         return result
 
     def _joined(self, operator: Copy, boxes: list[Box]) -> torch.Tensor:
-        """A copy whose accesses each fill a box: the last one first, the first one over all others."""
+        """A copy whose accesses each fill a box, written from the last access to the first, which overwrites the
+        others."""
         result = torch.empty(operator.sizes, dtype=torch.int32, device=self.executor.device)
         result.fill_(signed(operator.accesses[-1].fill))
         for access, filled in zip(reversed(operator.accesses), reversed(boxes), strict=True):

@@ -1,7 +1,7 @@
 """Memory of a planned step: reused blocks, views of them, and copies for accesses that no view can express.
 
 In: operators' outputs in order, and their reads. Out: tensors in fixed memory, and the calls that fill it in every
-step. Twin: the values of vgame/execute/ordinary.py, which are new tensors in every step.
+step. Twin: vgame/execute/ordinary.py, whose values are new tensors in every step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Memory:
         return found[:words]
 
     def hold(self, value: torch.Tensor) -> None:
-        """Count one more reader of this view; other memory is not counted."""
+        """Count one more reader of this view."""
         self._users[_storage(value)] += 1
 
     def release(self, value: torch.Tensor) -> None:
@@ -93,14 +93,14 @@ class Places:
             self._leaving.append(_view(value))
 
     def end_unit(self) -> None:
-        """Free memory at the end of a unit. SAFETY: not before, since a unit's operands must outlive the placing of its
-        results."""
+        """Free memory at the end of a unit. SAFETY: not earlier, since a unit's results must not be placed in the
+        memory of its operands."""
         for view in self._leaving:
             self.memory.release(view)
         self._leaving.clear()
 
     def copy(self, target: torch.Tensor, source: Value) -> None:
-        """target = source in every step; of one shape and type."""
+        """target = source in every step; both have the same shape and type."""
         view = _view(source)
         to, words = (x.numpy().view(np.int32) for x in (target, view))
         if isinstance(source, Mirrored):
@@ -136,7 +136,7 @@ class Places:
         return self.flat(Ref(RefClass.OPERATOR, index)) if isinstance(value, Mirrored) else value
 
     def words(self, access: Access, sizes: tuple[int, ...]) -> torch.Tensor:
-        """A view whose row-major order is the index space's."""
+        """A view with the row-major order of the index space."""
         if access.ref.cls is RefClass.SCALAR:
             return self.flat(access.ref).expand(math.prod(sizes))
         if access.ref.cls is RefClass.OPERATOR and is_identity(access, sizes):
@@ -159,7 +159,7 @@ class Places:
         return found if found.backwards else found.view
 
     def matrix(self, ref: Ref, shape: tuple[int, int, int], least_run: int = 1) -> Matrix:
-        """Rows for products and sums: a view, folded if its runs are not shorter, else a copy."""
+        """Rows for products and sums: a view, folded if its runs have at least `least_run` words, else a copy."""
         if ref.cls is not RefClass.OPERATOR:
             return self.flat(ref).view(shape)
         found = in_place(self.values[ref.index], shape, 0, least_run)

@@ -1,8 +1,8 @@
-"""A step of small tensors, planned once: every word has a fixed place, every call fixed arguments, and a step is the
-list of calls.
+"""A step of small tensors, planned once: every word has a fixed place, every call has fixed arguments, and a step runs
+the list of calls.
 
-In: an executor on a CPU, in mode `correct`. Out: the same steps, the same words. Everything that depends on shapes
-alone (views, layouts, tiles, memory, order) is computed with the plan. Twin: vgame/execute/ordinary.py, which also
+In: an executor on a CPU, in mode `correct`. Out: the same steps with the same words. Everything that depends only on
+shapes (views, layouts, tiles, memory, order) is computed with the plan. Twin: vgame/execute/ordinary.py, which also
 computes operators without a planned call. The same idea on a GPU: vgame/execute/graph.py.
 """
 
@@ -46,13 +46,13 @@ from vgame.program.operators import (
 from vgame.program.program import Program
 from vgame.system.threads import each, portions
 
-#: Limit of words of state, and of live words in a step, for a plan: above, Python's share of the time is small.
+#: Limit of words of state, and of live words in a step, for a plan: above it, Python's share of the time is small.
 MOST = 1 << 23
 
 #: Limit of words of all outputs of a step for a plan, which holds up to 28 bytes per word.
 MOST_MADE = 1 << 24
 
-#: Computes an operator in the step's ordinary way: (step, state, scalars, outputs, its index) -> flat words.
+#: Computes an operator without a plan: (step, state, scalars, outputs, its index) -> flat words.
 Ordinary = Callable[[int, Sequence[torch.Tensor], torch.Tensor, list[Value | None], int], torch.Tensor]
 
 
@@ -88,7 +88,7 @@ class Planned:
     def launch(
         self, step: int, state: Sequence[torch.Tensor], watch: Callable[[Unit, float], None] | None = None
     ) -> Launched | None:
-        """The step's state, loss and verdict, in new memory; None if the plan can no longer be used."""
+        """The step's state, loss and finiteness check, in new memory; None if the plan can no longer be used."""
         with self._one_at_a_time, torch.inference_mode(False), torch.no_grad():
             if self.spoilt:
                 return None
@@ -247,7 +247,8 @@ class Planned:
         return True
 
     def _joined(self, index: int, operator: Copy) -> bool:
-        """A copy whose accesses each fill a box: the last one first, the first one over all others."""
+        """A copy whose accesses each fill a box, written from the last access to the first, which overwrites the
+        others."""
         boxes = [box(access, operator.sizes) for access in operator.accesses]
         if not all(boxes):
             return False

@@ -1,7 +1,7 @@
 """The time of a step by kind of operator and by module.
 
-In: the seconds of every operator of every step, from the executor. Out: tables for people, rows for programs. A view is
-made at its first use, so its cost counts for the reader; a chain's time is shared equally by its maps.
+In: the seconds of every operator of every step, from the executor. Out: tables as text, or rows. A view is created at
+its first use, so its cost counts for the reader; a chain's time is shared equally by its maps.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Profile:
         self.started, self.steps, self.warm = time.perf_counter(), 0, False
 
     def record(self, operator: int, seconds: float) -> None:
-        """Add the time of an operator; the first one of the program begins a step. The first step, which compiles, does
-        not count."""
+        """Add the time of an operator; the first operator of the program begins a step. The first step does not count,
+        because it compiles the kernels."""
         self.steps += operator == 0
         if operator == 0 and self.steps == 2 and not self.warm:
             self.seconds = [0.0] * len(self.seconds)
@@ -63,12 +63,12 @@ class Profile:
     def text(self) -> str:
         """Both tables."""
         if not self.steps:
-            return "no step was timed: the run had ended before; choose another folder for it"
+            return "no step was timed, because the run in this folder had already ended; choose another folder"
         per_step = 1e3 * sum(self.seconds) / max(1, self.steps)
         between = 1e3 * (time.perf_counter() - self.started) / max(1, self.steps) - per_step
         lines = [
-            f"{self.steps} steps, {per_step:.2f} ms in operators per step, {between:.2f} ms between (checkpoints "
-            "among it)"
+            f"{self.steps} steps, {per_step:.2f} ms in operators per step, {between:.2f} ms between them (including "
+            "checkpoints)"
         ]
         for title, rows in (("kind", self.kinds()), ("module", self.modules()[:MODULES])):
             width = max(len(row.name) for row in [*rows, Row(title, 0, 0, 0)])

@@ -129,8 +129,8 @@ def _integer_maximum(words: list[int]) -> int:
 
 
 def rows(operator: Contract, element: int, block: int, read: Read) -> tuple[int, list[int], list[int]]:
-    """(m, words of A, words of B) of one block of a contraction: of ONE_HOT index and values, of SUM the terms and
-    nothing."""
+    """(m, words of A, words of B) of one block of a contraction; for ONE_HOT (m, index, values), for SUM (m, terms,
+    [])."""
     batch, m, n = unravel(element, (operator.batch, operator.m, operator.n))
     start = block * operator.block_length
     count = min(operator.block_length, operator.k - start)

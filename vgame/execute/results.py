@@ -21,7 +21,7 @@ class Pending(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """State after a step, its loss, and the first output that must be finite and is not (an operator's index)."""
+    """State after a step, its loss, and the first operator whose output must be finite but is not, or None."""
 
     state: tuple[torch.Tensor, ...]
     loss: torch.Tensor
@@ -30,7 +30,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A step whose kernels have been started: state, loss, the outputs that must be finite, and for each whether it
+    """A step whose kernels have been started: state, loss, the outputs that must be finite, and whether each of them
     is."""
 
     state: tuple[torch.Tensor, ...]

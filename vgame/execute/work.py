@@ -1,6 +1,6 @@
 """The work of a step: a job that no device of this kind can finish is refused before anything is computed.
 
-In: a program. Out: operations, or one sentence. Counted from the shapes alone, in time proportional to the number of
+In: a program. Out: operations, or one sentence. Counted from the shapes, in time proportional to the number of
 operators.
 """
 
@@ -14,8 +14,8 @@ from vgame.errors import VgameError
 from vgame.program.operators import ArgMax, Contract, Operator, ReduceMax, Variant
 from vgame.program.program import Program
 
-#: Upper bound of operations a second: of a core (two FMA units of 512 bits, 4 GHz, twice that for minimal filtering),
-#: of a GPU.
+#: Upper bound of operations per second of a core (two FMA units of 512 bits, 4 GHz, and twice that for minimal
+#: filtering) and of a GPU.
 FASTEST = {"cpu": 2**38, "cuda": 2**47}
 #: Longest step in seconds at that speed; devices reach a tenth of it or less.
 LONGEST_STEP = 600
@@ -43,6 +43,7 @@ def refuse_too_long(program: Program, device: torch.device) -> None:
     least = count / FASTEST[device.type] / (os.cpu_count() or 1 if device.type == "cpu" else 1)
     if least > LONGEST_STEP:
         raise VgameError(
-            f"a step of this job needs {count:.1e} operations, on this device at least {least / 60:,.0f} minutes and "
-            f"likely ten times that; {LONGEST_STEP // 60} minutes are the most: run it on a faster one"
+            f"a step of this job needs {count:.1e} operations, which take this device at least {least / 60:,.0f} "
+            f"minutes and likely ten times that; at most {LONGEST_STEP // 60} minutes are allowed: run it on a faster "
+            "device"
         )

@@ -138,9 +138,9 @@ class RankExecutor(Executor):
         result = Sum(self.group, terms, shape, operator.split, operator.length)
         if self.given is not None:
             self.given_sums.append(result.mine)
-        if run.looked_at:
+        if run.traced:
             self.traced_sums[index] = result
-        if operator.split is None or run.looked_at:
+        if operator.split is None or run.traced:
             finish(self.group, [result])
             return result.out.to(self.device)
         self.waiting[index], run.pending[index] = result, Waiting(self, run)
