@@ -18,8 +18,9 @@ from vgame.system.threads import each, portions
 class Chain:
     """Instructions over slots: first the inputs, then the results that are kept, then constants and temporary blocks.
 
-    code: int64 [n, 5], rows as in _run. words: uint32, per slot its constant, or anything. results: which are int32.
-    checked: int64, the slots of the results that are checked for infinities and NaN in the same pass.
+    code: int64 [n, 5], rows as in run_blocks. words: uint32, the constant of each slot (arbitrary for other slots).
+    results: for each result whether it is int32. checked: int64, the slots of the results that are checked for
+    infinities and NaN in the same pass.
     """
 
     code: np.ndarray
@@ -30,9 +31,9 @@ class Chain:
 
 
 def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Tensor], np.ndarray]:
-    """The results, flat, of `elements` words each; whether the checked ones are finite.
+    """(results, flat, of `elements` words each; whether the checked ones are finite).
 
-    inputs: strided views of so many words on a CPU, read in row-major order.
+    inputs: strided views of `elements` words on a CPU, read in row-major order.
     """
     results = [torch.empty(elements, dtype=torch.int32 if integer else torch.float32) for integer in chain.results]
     return results, bind(chain, elements, [x if is_in_lines(x) else x.contiguous() for x in inputs], results)()

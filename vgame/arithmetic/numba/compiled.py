@@ -1,12 +1,12 @@
-"""Compiled loops on a CPU: the switch, memory as arrays. The loops themselves: numba/operands.py,
-numba/rounding_test.py, numba/exact.py, numba/filtering.py.
+"""Compiled loops on a CPU: the switch, and memory as arrays. The loops themselves are in numba/operands.py,
+numba/rounding_test.py, numba/exact.py and numba/filtering.py.
 
 In: the storage of tensors as flat arrays, with strides. Out: the words of the torch passes, by the same tests
 (docs/numerics-products.md, sections 3 to 5).
 
-Large loops are shared by threads (vgame/system/threads.py); none of them holds the interpreter's lock. `fastmath` is on
-for `add` only, and there only `reassoc`: sums that are exact in any order, or whose bound holds in any order. Loops
-import only from vgame/arithmetic, so the compiler's cache detects every change (vgame/system/jit.py).
+Threads share large loops (vgame/system/threads.py); no loop holds the interpreter's lock. `fastmath` is on for `add`
+only, and there only `reassoc`: for sums that are exact in any order, or whose bound holds in any order. Loops import
+only from vgame/arithmetic, so the compiler's cache detects every change (vgame/system/jit.py).
 """
 
 from __future__ import annotations
@@ -58,5 +58,5 @@ def flat(x: Tensor) -> np.ndarray:
 
 
 def batch_stride(x: Tensor) -> int:
-    """Stride of the batch, 0 if one batch serves all."""
+    """Stride of the batch; 0 if there is only one, shared by all."""
     return x.stride(0) if x.shape[0] > 1 else 0

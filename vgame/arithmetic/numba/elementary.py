@@ -1,8 +1,7 @@
 """The elementary functions as numba loops. Twins: torch/elementary.py and triton/elementary.py, of the same formulas.
 
-In: a flat binary32 array and an output array. Out: RN(f(x)) for every element, where the output is binary32. Where it
-is binary64 it receives the value before the last rounding, which is the same in both twins
-(tests/unit/test_elementary.py).
+In: a flat binary32 array and an output array. Out: RN(f(x)) for every element, if the output is binary32. A binary64
+output receives the value before the last rounding, which is the same in both twins (tests/unit/test_elementary.py).
 
 `fastmath` stays off: the bits depend on the order of the operations, and no operation may become a fused multiply-add.
 """
@@ -102,7 +101,7 @@ def _loop(value: Callable) -> Callable:
 
 @compiled_loop()
 def _patch(words, out, at, exact):
-    """out[i] = exact[k] where words[i] = at[k]. The first loop, which only tests whether there is one, is
+    """out[i] = exact[k] where words[i] = at[k]. The first loop only tests whether such a word exists, and is
     vectorised."""
     for k in range(at.size):
         hit = np.uint32(0)

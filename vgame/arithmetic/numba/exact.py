@@ -1,5 +1,5 @@
-"""Compiled loops of the exact tier of products. Twin: torch/exact.py; what stays open ends in an integer instead of
-further sweeps."""
+"""Compiled loops of the exact tier of products. Twin: torch/exact.py, which makes further sweeps for the sums that stay
+open; here they are computed as integers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vgame.arithmetic.numba.compiled import add, compile_loop, flat
 from vgame.arithmetic.numba.operands import run_of
 from vgame.system.threads import share
 
-#: Elements and terms that are collected at a time where rows are not contiguous: the second cache holds them twice.
+#: Elements and terms collected at a time if rows are not contiguous: the second cache holds them twice.
 LANES, TERMS = 256, 256
-#: Collected rows lie so many words further apart, or they would all fall into few sets of a cache.
+#: Padding words between collected rows, to avoid cache-set conflicts.
 APART = 16
 #: 32-bit limbs of a sum of products, from 2^-298 up to 2^342.
 LIMBS = 20
-#: Terms after which limbs pass on what they cannot hold for ever.
+#: Number of terms after which the limbs' carries are propagated, before a limb overflows.
 CARRY = 1 << 24
 assert math.log2(CARRY) + 34 < 63, "limbs hold what CARRY terms add"
 
@@ -38,7 +38,7 @@ def _round_to_odd(head, tail):
 
 @compile_loop
 def _two_sum(x, y):
-    """(RN(x + y), what that leaves out)."""
+    """(RN(x + y), its rounding error x + y - RN(x + y))."""
     total = x + y
     rounded = total - x
     return total, (x - (total - rounded)) + (y - rounded)
@@ -46,8 +46,8 @@ def _two_sum(x, y):
 
 @compile_loop
 def _settle(digit, second, rest, left, sigma, finer, error_per_left):
-    """(value, whether it is certain) of one or two digits (no second: finer = 0), a rounded rest, and its terms' sum of
-    magnitudes."""
+    """(value, whether it is certain) from one or two digits (finer = 0: no second digit), a rounded rest, and the sum
+    of the magnitudes of the rest's terms."""
     if finer > 0.0:
         grid = 0.75 * finer
         carry = (rest + grid) - grid
@@ -102,7 +102,7 @@ def _sum_terms_twice(x, y, sigma, finer):
 
 @compile_loop
 def _pass_on(limbs):
-    """Every limb but the last into 0..2^32-1; the last keeps the sign."""
+    """Propagate carries: every limb but the last becomes 0..2^32-1; the last keeps the sign."""
     for l in range(LIMBS - 1):
         limbs[l + 1] += limbs[l] >> 32
         limbs[l] &= 0xFFFFFFFF
@@ -148,7 +148,7 @@ def _integer_sum(x, i, x_columns, y, j, y_columns, limbs):
 
 @compile_loop
 def _collect(x, begins, columns, out):
-    """out[e, k] = x[begins[e] + columns[k]]: term by term, for neighbouring rows often lie beside each other."""
+    """out[e, k] = x[begins[e] + columns[k]]: term by term, because neighbouring rows are often adjacent in memory."""
     for k in range(columns.size):
         source = x[columns[k] :]
         for e in range(begins.size):
@@ -157,7 +157,7 @@ def _collect(x, begins, columns, out):
 
 @compile_loop
 def _once(begins, places):
-    """Of rows at `begins` every one that is not the one before it; places: which of them each row is."""
+    """The rows at `begins` without consecutive duplicates; places[e]: the index of row e among them."""
     distinct, number = np.empty_like(begins), 0
     for e in range(begins.size):
         if e == 0 or begins[e] != begins[e - 1]:
@@ -169,8 +169,8 @@ def _once(begins, places):
 
 @compile_loop
 def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums, memory, places):
-    """sums [4, e] = (digit, second digit, rest, left) of the products of the rows at left[e], right[e]; ratio: of finer
-    to sigma, or 0."""
+    """sums [4, e] = (digit, second digit, rest, left) of the products of the rows at left[e], right[e]; ratio: finer /
+    sigma, or 0."""
     length = x_columns.size
     step = length if in_line[0] and in_line[1] else TERMS
     lefts, rights = _once(left, places[0]), _once(right, places[1])
@@ -199,9 +199,9 @@ def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, 
     """out = RN32 of the exact sums at positions first..last-1. a, b: (memory, rows, columns, bounds of the rows'
     norms).
 
-    Term k of row i lies at memory[rows[i] + columns[k]]; shared: whether one batch of a, of b serves all. in_line:
-    whether the terms of every row of x, of y lie one behind the other; other rows are collected, some terms at a time.
-    What one digit leaves open gets two, with scales of that ratio; the rest ends in integers.
+    Term k of row i is memory[rows[i] + columns[k]]; shared: whether one batch of a (of b) serves all batches. in_line:
+    whether the terms of every row of x (of y) are contiguous; other rows are collected, some terms at a time. Sums that
+    one digit leaves open get two digits, with scales of this ratio; those still open are computed as integers.
     """
     rows, columns = shape
     x, x_rows, x_columns, bound_a = a
@@ -237,7 +237,7 @@ def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, 
 
 
 def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
-    """(memory, where each row of x [B, R, K] begins, step from term to term)."""
+    """(memory, the begin of each row of x [B, R, K], step from term to term)."""
     batch, rows = (np.arange(x.shape[d]) * x.stride(d) for d in range(2))
     return flat(x), (batch[:, None] + rows).reshape(-1), x.stride(2)
 
@@ -245,7 +245,7 @@ def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
 def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: float, out: Tensor) -> None:
     """out [B, M, N] = RN32 of the exact products at the flat positions (int32). Twin: products.Tile._sum_gathered.
 
-    a, b: (memory, where the Ba * M and Bb * N rows begin, where their terms lie from there); bounds: at least their
+    a, b: (memory, begins of the Ba * M or Bb * N rows, offsets of their terms from there); bounds: at least the rows'
     norms, binary64 [Ba, M], [Bb, N]; error: bound of a rounded sum, per sum of magnitudes.
     """
     run = ExactProducts(a, b, bounds, error, out)
@@ -254,7 +254,7 @@ def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: 
 
 
 class ExactProducts:
-    """What does it for the positions first..last-1 of given ones, whenever it is called."""
+    """A function that computes `exact_products` for the positions first..last-1 of those given."""
 
     def __init__(self, a: tuple, b: tuple, bounds: tuple, error: float, out: Tensor) -> None:
         norms = [bound.reshape(-1).numpy() for bound in bounds]
@@ -265,7 +265,7 @@ class ExactProducts:
         self.rest = (*a, norms[0]), (*b, norms[1]), shared, self.in_line, ratio, error, self.target, out.stride()[:2]
 
     def in_order(self, given: np.ndarray) -> np.ndarray:
-        """The positions; where rows have to be collected, they come one after the other, and each once."""
+        """The positions; sorted if only rows of b are collected, so that each row is collected once."""
         if self.in_line != (True, False):
             return given
         batch, column = given // (self.shape[0] * self.shape[1]), given % self.shape[1]

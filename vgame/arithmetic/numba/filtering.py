@@ -1,4 +1,5 @@
-"""Compiled loops of Winograd's minimal filtering F(2 x 2, 3 x 3): of filters, of tiles of pictures, back from products.
+"""Compiled loops of Winograd's minimal filtering F(2 x 2, 3 x 3): transforms of filters and of tiles of pictures, and
+the inverse transform of products.
 
 In: binary32 filters and pictures, in memory with strides. Out: binary64 transforms whose products, summed over channels
 and transformed back, approximate the outputs of 2 x 2 pixels; and the data of their error bounds. Four outputs cost 16
@@ -62,8 +63,8 @@ def transform_filters(filters: Tensor, backwards: bool) -> tuple[Tensor, Tensor]
 
 @compile_loop
 def transform_tiles(x, strides, lines, first, v, squares):
-    """v[4 i + j, c, t] = (B' d B)[i, j] of the 4 x 4 words d of tile t; squares[u, y, x]: of the words of row u of
-    tiles, summed over c.
+    """v[4 i + j, c, t] = (B' d B)[i, j] of the 4 x 4 words d of tile t; squares[u, y, x]: the squares of the words of
+    row u of tiles, summed over c.
 
     x: pictures with strides (picture, channel, line), `lines` of outputs each. first: number of the first row of tiles.
     v: binary64 [16, C, tiles]; squares: binary64 [rows of tiles, 4, width + 2].
@@ -99,7 +100,8 @@ def transform_tiles(x, strides, lines, first, v, squares):
 
 @compile_loop
 def bound_patches(squares, bounds, norms):
-    """For every output's patch, in rows of pixels: its error bound, per norm of a filter's pixel and u; its norm."""
+    """For the patch of every output, in rows of pixels: its error bound per u and norm of a filter's pixel, and its
+    norm."""
     width, at = squares.shape[2] - 2, 0
     for u in range(squares.shape[0]):
         r = np.sqrt(squares[u])

@@ -1,9 +1,9 @@
-"""Code that numba's loops cannot express, as LLVM's language: a tile of sums in registers, a panel of widened rows, the
+"""LLVM code for operations that numba's loops cannot express: a tile of sums in registers, a panel of widened rows, the
 modes of the processor's arithmetic.
 
-In: sizes that are constants when a loop is compiled, arrays and places in them. Out: what `fused_tile`, `widen_panel`
-say. One source for all processors: LLVM makes registers of vectors of any length, and one instruction of `llvm.fma`
-where the processor has one (`form_of`). No operation may be reassociated or flushed. Used by numba/products.py.
+In: sizes that are constants when a loop is compiled, arrays and places in them. Out: the results of `fused_tile` and
+`widen_panel`. One source for all processors: LLVM maps vectors of any length to registers, and `llvm.fma` to one
+instruction if the processor has it (`form_of`). No operation may be reassociated or flushed. Used by numba/products.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-#: Binary64 words of a line of the caches.
+#: Binary64 words of a cache line.
 LINE = 8
 
 _DOUBLE, _I32, _BYTE = ir.DoubleType(), ir.IntType(32), ir.IntType(8)
@@ -26,8 +26,8 @@ _DOUBLE, _I32, _BYTE = ir.DoubleType(), ir.IntType(32), ir.IntType(8)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A tile of rows x columns sums: one word of each row at a time meets the columns, which lie in `vectors` registers
-    of `lanes` binary64 each."""
+    """A tile of rows x columns sums: one word of a row at a time is multiplied by the columns, which are in `vectors`
+    registers of `lanes` binary64 each."""
 
     rows: int
     vectors: int
@@ -38,7 +38,7 @@ class Form:
         return self.vectors * self.lanes
 
 
-#: As many sums as fit the registers beside the operands; columns in powers of two, as rows of pictures are.
+#: As many sums as fit into the registers with the operands; columns are powers of two, like the rows of pictures.
 FORMS = {"avx512f": Form(12, 2, 8), "fma": Form(6, 2, 4), "neon": Form(6, 4, 2)}
 
 
@@ -53,7 +53,7 @@ def form_of(processor: str, features: str) -> Form | None:
 
 
 class Code:
-    """What the functions below write with: `builder`, and addresses of words of numba's arrays."""
+    """The code generator of the functions below: `builder`, and addresses of words in numba's arrays."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> None:
         self.context, self.builder, self.types, self.arguments = context, builder, signature.args, arguments
@@ -113,11 +113,11 @@ class Code:
         return ends
 
     def _branch(self, left: Any, block: Any, after: Any) -> None:
-        """On to `block` while there is something left."""
+        """Branch to `block` while `left` is above 0, else to `after`."""
         self.builder.cbranch(self.builder.icmp_signed(">", left, self.number(0)), block, after)
 
     def fetch(self, place: Any) -> None:
-        """Have the line of a word, which will be written, in the first cache soon."""
+        """Prefetch the cache line of a word that will be written into the first cache."""
         address = self.builder.bitcast(place, _BYTE.as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [address.type, _I32, _I32, _I32])
         known = (ir.Constant(_I32, value) for value in (1, 3, 1))  # to write, in all caches, data
@@ -132,9 +132,10 @@ def _width(vector: Any) -> int:
 
 @intrinsic(prefer_literal=True)
 def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, more):
-    """c[ct + i * apart + j] = (that word, if `more`, plus) the chain of a[at + k * rows + i] * b[bt + k * columns + j].
+    """c[ct + i * apart + j] = (its old value if `more`, plus) the chain of a[at + k * rows + i] * b[bt + k * columns +
+    j].
 
-    A chain over k = 0 .. terms-1: x = 0, then x = RN64(a * b + x). All of it binary64.
+    A chain over k = 0 .. terms-1: x = 0, then x = RN64(a * b + x). Everything is binary64.
     """
     integer = types.intp
     given = rows, vectors, lanes, a, integer, b, integer, c, integer, integer, integer, types.boolean
@@ -144,7 +145,7 @@ def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, 
     def step(code: Code, left: Any, right: Any, *sums: Any) -> list[Any]:
         held = [code.load(code.at(right, v * wide.count), wide) for v in range(width)]
         made = []
-        for i in range(height):  # one word of a at a time: LLVM keeps their order, and has no registers for all of them
+        for i in range(height):  # one word of a at a time: LLVM keeps this order, and all words do not fit registers
             word = code.repeat(code.builder.load(code.at(left, i)), wide.count)
             made += [code.fma(word, b, sums[i * width + v]) for v, b in enumerate(held)]
         return [code.at(left, height), code.at(right, columns), *made]
@@ -218,7 +219,7 @@ def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms,
 
 # --- the modes of the processor's arithmetic: rounding to nearest, nothing flushed to zero ---
 
-#: MXCSR with all exceptions masked; FPCR.
+#: The mode registers: MXCSR with all exceptions masked; FPCR.
 _MODES = {"x86_64": 0x1F80, "aarch64": 0, "arm64": 0}
 
 
@@ -238,7 +239,7 @@ def _set(code: Code, modes: Any) -> None:
 
 @intrinsic
 def begin_modes(typing):
-    """IEEE's modes from now on; the modes before, an int32."""
+    """Set IEEE's modes; returns the modes before, an int32."""
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, signature, arguments)
@@ -257,7 +258,7 @@ def begin_modes(typing):
 
 @intrinsic
 def end_modes(typing, before):
-    """The modes that `begin_modes` gave."""
+    """Restore the modes that `begin_modes` returned."""
 
     def generate(context, builder, signature, arguments):
         _set(Code(context, builder, signature, arguments), arguments[0])
@@ -268,8 +269,8 @@ def end_modes(typing, before):
 
 @intrinsic
 def keep_apart(typing):
-    """The function that calls this is never a part of its caller: LLVM may move arithmetic over a change of modes, but
-    not out of a function."""
+    """Forbid inlining of the function that calls this: LLVM may move arithmetic across a change of modes, but not out
+    of a function."""
 
     def generate(context, builder, signature, arguments):
         builder.function.attributes.add("noinline")

@@ -1,5 +1,5 @@
-"""Compiled loops over operands: binary32 rows to binary64 with their norms, rows of folded operands, what rows' bits
-say.
+"""Compiled loops over operands: binary32 rows to binary64 with their norms, rows of folded operands, and facts about
+the rows' bits.
 
 Twins: the torch passes of torch/products.py, indexed_matrix.py and row_facts.py.
 """
@@ -17,7 +17,7 @@ from vgame.arithmetic.numba.compiled import add, batch_stride, compile_loop, fla
 from vgame.arithmetic.workspace import lines
 from vgame.system.threads import share
 
-#: Runs of words from which on they are read as such.
+#: Least length of runs of words that are read as runs.
 LEAST_RUN = 8
 #: Rows whose sums of squares stay in the nearest cache.
 GROUP = 2048
@@ -28,10 +28,10 @@ _NO_COUNT, _NO_QUANTUM = np.empty(0, np.int64), np.empty(0, np.float64)
 
 @compile_loop
 def _row_facts(x):
-    """(non-zeros, quantum) of one row: the least of the elements' lowest bits, infinity if there is none. Finite
-    elements.
+    """(non-zeros, quantum) of one row of finite elements; quantum: the least of the elements' lowest bits, infinity if
+    all are zero.
 
-    A value less the value without its lowest fraction bit is that bit; positive numbers compare like their words.
+    A value minus the value without its lowest fraction bit is this bit; positive numbers compare like their words.
     """
     number, lowest, words = np.uint32(0), _INFINITY, x.view(np.uint32)
     for k in range(words.size):
@@ -48,8 +48,7 @@ def _row_facts(x):
 def _widen(x, strides, shape, y, apart, by_rows, squares, count, quantum, first, last):
     """y = x in binary64, [B, R, K] or [B, K, R]; squares[row] += its sum of squares. Rows first..last-1 of B * R.
 
-    apart: words from line to line of y.
-    Where `count` and `quantum` are not empty, they take in the rows' facts.
+    apart: words from line to line of y. `count` and `quantum`, if not empty, are updated with the rows' facts.
     """
     batch, row, step = strides
     rows, length = shape
@@ -96,7 +95,7 @@ def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] 
     """x [B, R, K] in binary64, in the memory `out` [B, R, K] (its own order); squares [B, R] += the rows' sums of
     squares.
 
-    facts: the rows' (non-zeros, quantum) so far, [B, R], which take in x; for contiguous rows only.
+    facts: the rows' (non-zeros, quantum) so far, [B, R], updated with x; for contiguous rows only.
     """
     run = bind_widen(x, out, squares, facts)
     share(squares.numel(), x.shape[2], run)
@@ -106,7 +105,7 @@ def widen(x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] 
 def bind_widen(
     x: Tensor, out: Tensor, squares: Tensor, facts: tuple[Tensor, Tensor] | None = None
 ) -> Callable[[int, int], None]:
-    """What does it for the rows first..last-1 of B * R, whenever it is called."""
+    """A function that computes `widen` for the rows first..last-1 of B * R."""
     by_rows, shape = out.stride(2) == 1, tuple(x.shape[1:])
     assert by_rows or facts is None, "facts of rows that are read in order"
     memory, apart = flat(out), out.stride(1 if by_rows else 2)
@@ -117,7 +116,7 @@ def bind_widen(
 
 @compile_loop
 def run_of(table):
-    """Length of equal runs of consecutive numbers of which the table (int64) consists; 1 where there are none."""
+    """Length of the equal runs of consecutive numbers that make up the table (int64); 1 if there are none."""
     run = 1
     while run < table.size and table[run] == table[run - 1] + 1:
         run += 1
@@ -143,7 +142,7 @@ def _widen_gathered(x, rows, columns, y, apart, squares, first, last):
 
 @compile_loop
 def _widen_runs(x, rows, starts, run, y, apart, squares, first, last):
-    """The same where the columns are runs that begin at `starts`."""
+    """As `_widen_gathered`, for columns that are runs and begin at `starts`."""
     for u in range(first, last):
         total = 0.0
         for j in range(starts.size):
@@ -158,7 +157,8 @@ def _widen_runs(x, rows, starts, run, y, apart, squares, first, last):
 
 @compile_loop
 def _widen_across(x, starts, run, columns, y, apart, squares, first, last):
-    """The same as y[k, u] where the rows are runs that begin at `starts`. Runs first..last-1, some at a time."""
+    """As `_widen_gathered`, into y[k, u], for rows that are runs and begin at `starts`. Runs first..last-1, in
+    groups."""
     group = max(1, GROUP // run)
     for begin in range(first, last, group):
         end = min(begin + group, last)
@@ -173,7 +173,7 @@ def _widen_across(x, starts, run, columns, y, apart, squares, first, last):
 
 
 def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, slot: str, squares: Tensor) -> Tensor:
-    """`widen` for a matrix that lies scattered (indexed_matrix.py), into scratch memory, in the order that reads longer
+    """`widen` for a matrix scattered in memory (indexed_matrix.py), into scratch memory, in the order with the longer
     runs."""
     out, count, size, run = bind_widen_folded(memory, rows, columns, squares, partial(lines, slot))
     share(count, size, run)
@@ -183,7 +183,8 @@ def widen_folded(memory: Tensor, rows: np.ndarray, columns: np.ndarray, slot: st
 def bind_widen_folded(
     memory: Tensor, rows: np.ndarray, columns: np.ndarray, squares: Tensor, lines_of: Callable[..., Tensor]
 ) -> tuple[Tensor, int, int, Callable[[int, int], None]]:
-    """(the binary64 memory from `lines_of`, number of parts, words of each, what fills the parts first..last-1)."""
+    """(the binary64 memory from `lines_of`, number of parts, words of each, function that fills the parts
+    first..last-1)."""
     x, table, sums, shape = memory.numpy(), rows.reshape(-1), squares.view(-1).numpy(), (*rows.shape, columns.size)
     run, across = run_of(columns), run_of(table) if len(rows) == 1 else 1
     if across > run and across >= LEAST_RUN:
@@ -217,7 +218,7 @@ def gather_rows(memory: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor
 
 @compile_loop
 def _facts_across(x, batch, step, length, count, lowest, first, last):
-    """_row_facts of the rows first..last-1 of each [B, R], which lie beside each other; lowest: the quanta's words."""
+    """_row_facts of the rows first..last-1 of each [B, R], which are adjacent; lowest: the quanta's words."""
     for b in range(count.shape[0]):
         numbers, words_so_far = count[b, first:last], lowest[b, first:last]
         numbers[:], words_so_far[:] = 0, _INFINITY

@@ -1,10 +1,10 @@
 """Chains of pointwise functions as one compiled pass. Twin: vgame/execute/kernels.py, one function at a time.
 
 In: instructions over slots, and the addresses of the slots. Out: the words of every slot in memory; intermediate values
-are in blocks that fit the first cache and are not written to memory.
+are in blocks that fit the first cache, and are not written to memory.
 
 Every instruction is a loop of its own over a block, so no product can be contracted with a sum, and the bits are those
-of the single IEEE instructions. Nothing is fast-math.
+of the single IEEE instructions. No loop uses fast-math.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOAD = 255
 #: Added to a function whose result is rounded to bfloat16, once.
 NARROW = 128
 
-# The codes of functions.py that a chain may have; tests/unit/test_pointwise.py compares.
+# The codes of functions.py that a chain may have; tests/unit/test_pointwise.py compares them.
 NEG, ABS, SQRT, FLOOR, CEIL, TRUNC, ROUND, CAST = 1, 2, 3, 13, 14, 15, 16, 17
 ADD, SUB, MUL, DIV, MAX, MIN = 32, 33, 34, 35, 36, 37
 EQ, NE, LT, LE = 48, 49, 50, 51
@@ -37,7 +37,7 @@ IEQ, INE, ILT, ILE, ULT = range(80, 85)
 ITOF, FTOI, SELECT = 96, 97, 112
 
 _ZERO, _NOT_FINITE = np.float32(0.0), np.int32(0x7F800000)
-#: Typed, so that a loop over words of 32 bits does not widen them.
+#: Constants with a type, so that a loop over words of 32 bits does not widen them.
 _MAGNITUDE, _KEPT, _NAN = np.int32(0x7FFFFFFF), np.int32(0x7FFF0000), np.int32(0x7FC00000)
 _NONE, _ONE, _CUT, _BELOW_HALF = np.int32(0), np.int32(1), np.int32(16), np.int32(0x7FFF)
 _LEAST, _LARGEST = -(2.0**31), 2.0**31 - 1.0
@@ -192,14 +192,14 @@ def _to_float(x, out):
 def _select(condition, x, y, out):
     """out = x where the condition is not 0, else y; words."""
     for i in range(x.size):
-        a, b = x[i], y[i]  # both are read, so that the loop can use vectors
+        a, b = x[i], y[i]  # reads both, so that the loop can use vectors
         out[i] = a if condition[i] != 0 else b
 
 
 @compile_loop
 def load(source, layout, start, out):
-    """out = words start.. of an operand in lines. layout: its rank, sizes and strides, int64; the last stride is 0 or
-    1."""
+    """out = the words from `start` on of an operand (`is_in_lines`). layout: its rank, sizes and strides, int64; the
+    last stride is 0 or 1."""
     rank = layout[0]
     sizes, strides = layout[1 : 1 + rank], layout[1 + rank : 1 + 2 * rank]
     index, rest, at = np.zeros(MOST_DIMENSIONS, np.int64), start, 0
@@ -258,8 +258,8 @@ def _apply(code, x, y, z, out):
 
 @compile_loop
 def _to_bfloat16(word, rest):
-    """RN8 of an exact value: word = RN32 of it, rest: with the sign of the remainder. Twin:
-    vgame/arithmetic/torch/narrow.py, narrowed. Without branches, in 32 bits: a loop of it is vectorised."""
+    """RN8 of an exact value; word: its RN32, rest: a number with the sign of the remainder. Twin:
+    vgame/arithmetic/torch/narrow.py, narrowed. Without branches and in 32 bits, so that a loop of it is vectorised."""
     magnitude = word & _MAGNITUDE
     inexact = np.int32((rest > 0.0) | (rest < 0.0)) & (_ONE & ~magnitude)
     away = np.int32((rest > 0.0) == (word >= _NONE))
@@ -327,10 +327,10 @@ def run_blocks(code, places, steps, words, layouts, memory, checked, finite, fir
     """The instructions on words first..last-1, block by block; finite[i] = whether every word of slot checked[i] is
     finite.
 
-    code: (function, slot of the result, three slots of operands) each. places: addresses of the slots' words, 0 for a
-    temporary block, filled with the slot's word of `words`. steps: 4 where a slot's words are read in order. layouts:
-    of loaded operands. memory: the blocks, held by the caller (numba would free them after their last mention, not
-    after their last use).
+    code: rows (function, slot of the result, three slots of operands). places: addresses of the slots' words, 0 for a
+    temporary block, filled with the slot's word of `words`. steps: 4 if a slot's words are read in order. layouts: of
+    loaded operands. memory: the blocks, held by the caller (numba would free them after their last mention, not after
+    their last use).
     """
     at, block = places.copy(), 0
     finite[:] = True

@@ -1,12 +1,12 @@
-"""Products by vgame's own kernels, on a CPU: binary32 rows, wherever they lie, to binary64 sums of products.
+"""Products by vgame's own kernels, on a CPU: binary32 rows, anywhere in memory, to binary64 sums of products.
 
-In: operands as (memory, where rows begin, where their terms lie from there). Out: sums [B, M, N] and the rows' sums of
-squares. K is cut into equal blocks of at most CHAIN terms; in a block x = RN64(a * b + x), term after term, then the
-blocks' sums are added, one after the other. Proof: docs/numerics-products.md, section 13. Twin: the library's products
-(arithmetic/vendor.py), which `own_kernels(False)` switches back to.
+In: operands as (memory, begins of the rows, offsets of their terms). Out: sums [B, M, N] and the rows' sums of squares.
+K is divided into equal blocks of at most CHAIN terms; in a block x = RN64(a * b + x), term after term, then the blocks'
+sums are added, one after the other. Proof: docs/numerics-products.md, section 13. Twin: the library's products
+(arithmetic/vendor.py), which `own_kernels(False)` selects.
 
-The panels of both operands are widened once for a block and stay in the second cache, a panel of b in the first one;
-a tile of sums in registers (fused_tile.py). Words beyond the last row or column are made and thrown away.
+The panels of both operands are widened once for a block and stay in the second cache, a panel of b in the first one,
+and a tile of sums in registers (fused_tile.py). Words beyond the last row or column are computed and discarded.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from vgame.arithmetic.workspace import scratch
 
 #: Largest number of terms in a chain of multiply-adds.
 CHAIN = 256
-#: Words of a's panels that are used again and again: half of a second cache of 512 KiB.
+#: Words of a's panels that are reused together: half of a second cache of 512 KiB.
 NEAR = 1 << 15
 
-#: Memory, where its rows begin (int64), where the terms of a row lie from there (int64).
+#: (memory, begins of its rows (int64), offsets of the terms of a row (int64)).
 Places = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _allowed: ContextVar[bool] = ContextVar("own kernels", default=True)
@@ -47,7 +47,7 @@ _allowed: ContextVar[bool] = ContextVar("own kernels", default=True)
 
 @contextmanager
 def own_kernels(allowed: bool) -> Iterator[None]:
-    """Within the block, whether these kernels or the library's make the products on a CPU. The bits are the same."""
+    """Context that selects these kernels or the library's for products on a CPU. The bits are the same."""
     token = _allowed.set(allowed)
     try:
         yield
@@ -63,29 +63,29 @@ def form() -> Form | None:
 
 
 def in_use(device: torch.device) -> bool:
-    """Whether products on this device are made here."""
+    """Whether these kernels compute the products on this device."""
     return _allowed.get() and compiled.in_use(device) and form() is not None
 
 
 def chain_of(length: int) -> int:
-    """Terms of a chain of rows of this length: K in ceil(K / CHAIN) equal blocks."""
+    """Terms of a chain for rows of this length: K terms in ceil(K / CHAIN) equal blocks."""
     return -(-length // -(-length // CHAIN))
 
 
 def terms_of(length: int) -> int:
-    """Theorem 2's t: no term meets more inexact additions than t - 1."""
+    """Theorem 2's t: no term passes through more than t - 1 inexact additions."""
     chain = chain_of(length)
     return chain + -(-length // chain) - 1
 
 
 @cache
 def _packing(size: int) -> Callable[..., None]:
-    """What widens rows into panels of `size` rows."""
+    """The loop that widens rows into panels of `size` rows."""
 
     @compile_loop
     def pack(x, rows, columns, first, terms, y, squares, counted, sums):
-        """y: of each panel word first + k of all rows, side by side, for k = 0 .. terms-1. Where they are `counted` the
-        rows' squares are added up, from `first` 0 on."""
+        """y: for each panel and k = 0 .. terms-1, word first + k of all its rows, side by side. `counted`: whether the
+        rows' squares are added up, starting at first = 0."""
         for p in range(0, rows.size, size):
             last = min(p + size, rows.size) - 1
             beside = last - p == size - 1
@@ -110,8 +110,8 @@ def loop_of(form: Form) -> Callable[..., None]:
 
     @compile_loop
     def multiply_panels(a, b, shape, terms, more, sums, start, near):
-        """sums [rows, columns] from sums[start] on = (themselves, if `more`, plus) the chains of two operands' panels,
-        `near` rows of a at a time."""
+        """sums [rows, columns] from sums[start] on = (their old values if `more`, plus) the chains of two operands'
+        panels, `near` rows of a at a time."""
         rows, columns = shape
         corner = np.empty(height * width)
         for top in range(0, rows, near):
@@ -140,7 +140,7 @@ def loop_of(form: Form) -> Callable[..., None]:
             u, v = i * rows if x_rows.size > rows else 0, i * columns if y_rows.size > columns else 0
             for first in range(0, x_columns.size, chain):
                 terms = min(chain, x_columns.size - first)
-                if own_a or terms < x_columns.size:  # else it is there
+                if own_a or terms < x_columns.size:  # else the panels still hold it
                     part, squares_a = x_rows[u : u + rows], squares[0][u : u + rows]
                     pack_a(x, part, x_columns, first, terms, panels[0], squares_a, own_a, beside)
                 if own_b or terms < x_columns.size:
@@ -150,7 +150,8 @@ def loop_of(form: Form) -> Callable[..., None]:
 
     @compile_loop
     def multiply(a, b, shape, chain, sums, squares, panels):
-        """sums [B, M, N] of the products of the rows a and b, in chains; squares of a and of b, one for each row."""
+        """sums [B, M, N] of the products of the rows of a and b, in chains; the sum of squares of each row of a and
+        b."""
         modes = begin_modes()
         multiply_all(a, b, shape, chain, sums, squares, panels)
         end_modes(modes)
@@ -166,8 +167,8 @@ def bind(
     take: Callable[..., Tensor] = scratch,
     tiles: Form | None = None,
 ) -> Callable[[], None]:
-    """`multiply`, whenever it is called, into sums [B, M, N], binary64 and contiguous, and squares [Ba, M] and [Bb, N]
-    of the rows of a and b, where Ba and Bb are B or 1. Its panels lie in memory from `take`."""
+    """A function that computes `multiply` into sums [B, M, N], binary64 and contiguous, and squares [Ba, M] and [Bb, N]
+    of the rows of a and b, where Ba and Bb are B or 1. `take` provides the memory of its panels."""
     tiles = tiles or form()
     assert tiles is not None, "a processor with fused multiply-adds"
     chain = chain_of(a[2].size)
@@ -180,5 +181,5 @@ def bind(
 
 
 def multiply(a: Places, b: Places, sums: Tensor, squares: tuple[Tensor, Tensor]) -> None:
-    """Do it now."""
+    """Compute the sums and squares of `bind` immediately."""
     bind(a, b, sums, squares)()

@@ -1,10 +1,10 @@
 """Remainders of rounded sums of products, for a few sums: compiled loops. Twin: torch/exact.py, exact_sums.
 
-In: words that are the RN32 of sums, and their rows. Out: for each a binary64 number with the sign of the exact sum less
-the word, and whether its sign is uncertain. Numbers are added up in two parts (T. Ogita, S. M. Rump, S. Oishi,
-"Accurate sum and dot product", SIAM J. Sci. Comput. 26, 2005): the lower one gathers the errors of the upper one. If it
-collects them without an error of its own, both together are the exact sum (so a tie is a zero); else their error is
-below K^2 2^-105 times the sum of magnitudes.
+In: words that are the RN32 of sums, and their rows. Out: for each a binary64 number with the sign of (exact sum -
+word), and whether its sign is uncertain. Numbers are added in two parts (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum
+and dot product", SIAM J. Sci. Comput. 26, 2005): the lower part adds up the errors of the upper part. If it does so
+without an error of its own, both parts together are the exact sum (so a tie gives 0); else their error is below
+K^2 2^-105 times the sum of magnitudes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _add(places, words, shape, a, b, rest, unsure, first, last):
 
 
 def remainders(places: Tensor, words: Tensor, shape: tuple[int, int], a: tuple, b: tuple) -> tuple[Tensor, Tensor]:
-    """(binary64 with the sign of sum - word, whether that is uncertain) at the flat places (int64) of a result [B,
+    """(binary64 with the sign of sum - word, whether the sign is uncertain) at the flat places (int64) of a result [B,
     *shape].
 
     words: binary64. a, b: (memory, offsets of the rows, offsets of their terms, whether one batch is shared).

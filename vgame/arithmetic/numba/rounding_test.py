@@ -1,5 +1,5 @@
-"""Compiled loops of the rounding test: over a product's sums, again where it was open, and over sums of rows, which are
-added up here too.
+"""Compiled loops of the rounding test: over a product's sums, again over the sums left open, and over sums of rows,
+which are computed here too.
 
 Twins: the torch passes of products.py and sums.py. One pass over memory each.
 """
@@ -15,7 +15,7 @@ from vgame.system.threads import share
 
 #: Words of short runs that are added side by side, and stay in the first cache.
 BESIDE = 512
-#: Elements between two looks at the mark that says whether one of them is open.
+#: Elements that share one mark, which shows whether one of them is open.
 SPAN = 256
 
 _ZERO = np.float32(0.0)
@@ -25,9 +25,10 @@ _HALF, _LOW, _HIGH, _ONE = np.int32(0x8000), np.int32(0xFFFF), np.int32(-0x10000
 
 @compile_loop
 def round_sums(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
-    """out = RN32(s + e) + 0 with e = left * right, in rows first..last-1 of B * M; found: where RN32(s - e) is less.
+    """out = RN32(s + e) + 0 with e = left * right, in rows first..last-1 of B * M; found: positions with a smaller
+    RN32(s - e).
 
-    The mark compares bits: it may be set without need (zeros of both signs), never the other way round.
+    The mark compares bits: it may be set without an open element (zeros of both signs), but is never missing for one.
     """
     rows, columns = shape
     number = 0
@@ -62,8 +63,8 @@ def _narrow(word):
 
 @compile_loop
 def round_narrow(s, shape, left, right, right_stride, out, strides, found, limit, first, last):
-    """out = RN8(s + e) + 0 in rows first..last-1; found: where RN8(s - e) is another, or RN32 of one of both is a
-    midpoint of 8 bits."""
+    """out = RN8(s + e) + 0 in rows first..last-1; found: positions where RN8(s - e) differs, or where RN32(s + e) or
+    RN32(s - e) is a midpoint of 8 bits."""
     rows, columns = shape
     number = 0
     for u in range(first, last):
@@ -97,13 +98,13 @@ def round_narrow(s, shape, left, right, right_stride, out, strides, found, limit
 def round_pass(
     s: Tensor, left: Tensor, right: Tensor, out: Tensor, found: Tensor, limit: int, narrow: bool = False
 ) -> Tensor | None:
-    """RN32(s + left * right) into out [B, M, N]; flat positions (int32, in `found`) still open, None if more than
-    `limit`.
+    """RN32(s + left * right) into out [B, M, N]; returns the flat positions (int32, in `found`) still open, None if
+    more than `limit`.
 
-    narrow: RN8 in its place, of finite rows; what is open says nothing.
+    narrow: RN8 instead of RN32, for finite rows; the words of open positions are meaningless.
 
     s: binary64 [B, M, N], contiguous; left [B, M, 1] and right [1 or B, 1, N]: binary64. found: int32 [B * M * N].
-    Where the answer is None, some of `out` is not written. Twin: enclose_products in torch/rounding_test.py.
+    If None is returned, a part of `out` is not written. Twin: enclose_products in torch/rounding_test.py.
     """
     batch, rows, columns = s.shape
     left = left.expand(batch, rows, 1).reshape(-1).numpy()
@@ -126,8 +127,8 @@ def round_pass(
 
 @compile_loop
 def first_look(squares, weight, slack, bounds, shape, shared, s, out, strides, found, limit, narrow):
-    """From the rows' sums of squares their norms, in place; then `round_sums` or `round_narrow` of all rows: how many
-    sums are open, -1 where a norm is not finite.
+    """Compute the rows' norms from their sums of squares, in place; then `round_sums` or `round_narrow` of all rows.
+    Returns the number of open sums, or -1 if a norm is not finite.
 
     squares: of a and of b; bounds: binary64, of a (slack * norm) and of every row of the result (weight * norm).
     """
@@ -154,7 +155,8 @@ def first_look(squares, weight, slack, bounds, shape, shared, s, out, strides, f
 
 @compile_loop
 def _look(given, keep, shape, s, facts_a, facts_b, shared, terms, unit, slack, out, strides, first, last):
-    """The rounding test with the rows' facts at positions first..last-1: those still open come first in `keep`."""
+    """The rounding test with the rows' facts at positions first..last-1: the positions still open are written to
+    `keep`, from `first` on."""
     rows, columns = shape
     norm_a, count_a, quantum_a = facts_a
     norm_b, count_b, quantum_b = facts_b
@@ -204,7 +206,7 @@ def look_again(
 
 @compile_loop
 def _sum_block(x):
-    """(sum, sum of the magnitudes, least magnitude) of contiguous binary32 values, in some order."""
+    """(sum, sum of the magnitudes, least magnitude) of contiguous binary32 values, added in any order."""
     total, magnitude, least, words = 0.0, 0.0, _INFINITY, x.view(np.uint32)
     for k in range(x.size):
         value = np.float64(x[k])
@@ -215,7 +217,7 @@ def _sum_block(x):
 
 @compile_loop
 def _add_run(x, at, run, step, block, memory, total, magnitude, least):
-    """The same three of a run at x[at], x[at + step], .. in blocks, added to what there is."""
+    """Add the three numbers of `_sum_block`, for a run at x[at], x[at + step], .. in blocks, to those given."""
     for start in range(0, run, block):
         size, begin = min(block, run - start), at + start * step
         if step == 1:
@@ -230,8 +232,8 @@ def _add_run(x, at, run, step, block, memory, total, magnitude, least):
 
 @compile_loop
 def _add_beside(x, begin, starts, block, totals, magnitudes, leasts, total, magnitude):
-    """Word i of each of the runs at x[begin + starts], added up in totals[i] and so on: blocks of runs first, in
-    total[i], then these."""
+    """Add word i of each of the runs at x[begin + starts] into totals[i], magnitudes[i] and leasts[i]: first the runs
+    of a block, in total[i], then the blocks."""
     totals[:], magnitudes[:], leasts[:] = 0.0, 0.0, _INFINITY
     for first in range(0, starts.size, block):
         total[:], magnitude[:] = 0.0, 0.0
@@ -251,7 +253,7 @@ def _add_beside(x, begin, starts, block, totals, magnitudes, leasts, total, magn
 
 @compile_loop
 def _collect(totals, magnitudes, leasts):
-    """The three of one row from the words of its runs."""
+    """The three numbers of one row, from the words of its runs."""
     total, magnitude, least = 0.0, 0.0, _INFINITY
     for i in range(totals.size):
         total, magnitude = add(total, totals[i]), add(magnitude, magnitudes[i])
@@ -261,10 +263,10 @@ def _collect(totals, magnitudes, leasts):
 
 @compile_loop
 def sum_rows_between(x, rows, starts, run, step, block, weight, spread, out, sums, sizes, found, first, last):
-    """The sums of the rows first..last-1 and the rounding test; found: which stay open. See sum_rows.
+    """The sums of the rows first..last-1 and the rounding test; found: the rows still open. See sum_rows.
 
-    Short runs of rows that each begin where the one before ends are read at once, and their words kept apart until the
-    last run.
+    Short runs of adjacent rows (each begins where the one before ends) are read together, with a sum for each word
+    until the last run.
     """
     number, together = 0, BESIDE // run if step == 1 and starts.size > 1 else 0
     memory = np.empty(block if step != 1 else 0, np.float32)
@@ -303,10 +305,10 @@ def sum_rows(source: tuple, block: int, weight: float, spread: float, out: Tenso
     """out [R] = RN32(s + e) of the rows' sums; (rows still open int64, s, sums of magnitudes S binary64). Twin:
     sums._sum_tile.
 
-    source: (memory, beginnings of the rows, of their runs, length of a run, step): word k of run j of row r is
-    memory[rows[r] + runs[j] + k * step]. Sums are of blocks of runs first, then of these; e = weight * S, and 0 where S
-    <= spread * the least magnitude. Or the runs' words side by side first, in blocks of runs, then the words of a row
-    (docs/numerics-products.md, section 10).
+    source: (memory, begins of the rows, begins of their runs, length of a run, step): word k of run j of row r is
+    memory[rows[r] + runs[j] + k * step]. Blocks of runs are summed first, then the blocks; e = weight * S, and 0 if S
+    <= spread * the least magnitude. Or the runs' words are added side by side first, in blocks of runs, then the words
+    of a row (docs/numerics-products.md, section 10).
     """
     x, begins, starts, run, step = source
     rows = begins.size

@@ -1,6 +1,6 @@
 """Compiled loops over rows with no or few additions: look-ups, maxima, sums selected by an index.
 
-Twins: vgame/execute/ordinary.py (gather), torch/maxima.py, torch/one_hot.py, which they replace for contiguous words.
+They replace their twins for contiguous words: vgame/execute/ordinary.py (gather), torch/maxima.py, torch/one_hot.py.
 The arrays are flat and contiguous.
 """
 
@@ -63,7 +63,8 @@ def largest_integer(a, length, block, out):
 
 @compile_loop
 def place_of_largest(a, length, out):
-    """As maxima.argmax, of rows of `length` binary32 values: some rows at a time, word by word, without a branch."""
+    """As maxima.argmax, of rows of `length` binary32 values: AT_A_TIME rows together, word by word, without a
+    branch."""
     best = np.empty(AT_A_TIME, np.float32)
     for first in range(0, out.size, AT_A_TIME):
         places = out[first : first + AT_A_TIME]
@@ -79,11 +80,12 @@ def place_of_largest(a, length, out):
 
 @compile_loop
 def select(index, b, shape, strides, unit, memory, counts, out):
-    """As one_hot.one_hot_sum; returns the number of sums that the rounding test leaves open; their words are undefined.
+    """As one_hot.one_hot_sum; returns the number of sums that the rounding test leaves open. The words of these are
+    undefined.
 
     shape: (batches, m, n, k); strides: of a batch of the index, and of b's three dimensions; unit: error of a sum per
-    term and sum of magnitudes; memory [3, m] binary64 and counts [m]: scratch. Sums of few terms are mostly exact, and
-    then their bound is 0: the remainder of each addition is exact (2Sum).
+    term and sum of magnitudes; memory [3, m] binary64 and counts [m]: scratch. Sums of few terms are mostly exact; if
+    the remainder of each addition (2Sum) is 0, the bound is 0.
     """
     (batches, m, n, length), still_open = shape, 0
     sums, sizes, lost = memory[0], memory[1], memory[2]
