@@ -1,4 +1,4 @@
-"""dot of filters and patches of pictures: convolutions of 3 x 3 by minimal filtering if that is faster; other products
+"""dot of filters and patches of pictures: 3 x 3 convolutions by minimal filtering if that is faster; other products
 directly.
 
 In, out: as products.dot. Method: approximate sums by Winograd's F(2 x 2, 3 x 3) in binary64, with a bound of their own;
@@ -53,7 +53,7 @@ def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each
 
 
 def is_filtered(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix) -> bool:
-    """Whether minimal filtering is used: b's rows are patches, and enough of them."""
+    """Whether minimal filtering is used: b's rows are patches, and there are enough of them."""
     if not isinstance(b, IndexedMatrix) or b.patches is None or a.shape[0] != 1:
         return False
     rows, channels = a.shape[1], b.patches.channels
@@ -81,7 +81,7 @@ class FilteredTile(DigitTile):
     """A tile of a product: filters a [1, M, 9 C], patches b [1, pixels, 9 C] of some rows of tiles -> out [1, M,
     pixels], a view.
 
-    filters: their transforms and norms; pictures: all of the patches; first: number of the first row of tiles.
+    filters: their transforms and norms; pictures: all patches; first: number of the first row of tiles.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class FilteredTile(DigitTile):
         self.filters, self.pictures, self.first = filters, pictures, first
 
     def run(self) -> None:
-        """Fill `out`, by digits where they are suited (then they are faster). Sums that minimal filtering leaves open
-        too often, as for low-bit data, and non-finite ones are computed directly."""
+        """Fill `out`, by digits where they are suited, which is faster. If minimal filtering leaves too many sums open
+        (as for low-bit data), or if sums are not finite, they are computed directly."""
         if self.by_digits():
             return
         left, right = self._filter()

@@ -76,7 +76,7 @@ def _exceptions(function: Function, device: torch.device) -> tuple[Tensor, Tenso
 
 
 def _patch(function: Function, x: Tensor, y: Tensor) -> Tensor:
-    """y with the exceptional inputs corrected; their binary64 values are within one unit of a midpoint, which is
+    """y with the exceptional inputs corrected. Their binary64 values are within one unit of a midpoint, which is
     rare."""
     if not EXCEPTIONS[function]:
         return y

@@ -93,13 +93,13 @@ def exact_sums(terms: Terms, select: Tensor, bound: Tensor) -> Tensor:
 
 
 def exhaust(terms: Terms, select: Tensor, bound: Tensor) -> None:
-    """Do the work of the hardest sums of so many words, for timing."""
+    """Do the work of the hardest sums with these numbers of terms, for timing."""
     for levels in (1, all_levels(bound.new_full((1,), HIGHEST), terms.length)):
         _sweep(terms, select, bound, levels)
 
 
 def _sweep(terms: Terms, select: Tensor, bound: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """(the selected sums, whether that is certain) from `levels` exact digits and a rounded sum of what is left."""
+    """(the selected sums, whether that is certain) from `levels` exact digits and a rounded sum of the rest."""
     scales = scales_of(bound, terms.length, levels)
     digits, left = digits_of(terms, select, scales)
     return settled(digits, scales, weigh(terms.length) * left)
@@ -119,7 +119,8 @@ def digits_of(terms: Terms, select: Tensor, scales: Tensor) -> tuple[Tensor, Ten
 
 
 def settled(digits: Tensor, scales: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-    """(sums rounded to odd, whether that is certain) from digits, which are overwritten; error: of the last digits."""
+    """(sums rounded to odd, whether that is certain) from digits, which are overwritten; error: bound of the error of
+    the last digits."""
     _carry(digits, scales)
     head, tail = _collapse(digits)
     return round_to_odd(head, tail), _is_certain(head, tail, error)
@@ -128,7 +129,8 @@ def settled(digits: Tensor, scales: Tensor, error: Tensor) -> tuple[Tensor, Tens
 def _is_certain(head: Tensor, tail: Tensor, error: Tensor) -> Tensor:
     """Whether every number within `error` of head + tail rounds to binary32 as round_to_odd(head, tail) does.
 
-    Nothing is unknown, or the tail outweighs it, or head is no midpoint (those end in 28 zero bits) and none is near.
+    True if the error is 0, or the tail outweighs it, or head is not a midpoint (these end in 28 zero bits) and no
+    midpoint is near.
     """
     no_midpoint = head.view(torch.int64) & (1 << 28) - 1 != 0
     return (error == 0) | (tail.abs() > 4 * error) | (no_midpoint & (tail == 0) & (error < head.abs() * 2.0**-54))
@@ -152,7 +154,8 @@ def all_levels(bound: Tensor, length: int) -> int:
 
 
 def _extract(portion: Portion, scale: Tensor) -> Tensor:
-    """Move each term's part above 2^-53 * scale out of the terms; the exact sum of those parts, whatever the order."""
+    """Move each term's part above 2^-53 * scale out of the terms; returns the sum of these parts, exact in any
+    order."""
     sigma, terms = portion.spread(scale), portion.terms
     high = torch.add(terms, sigma, out=scratch("high", tuple(terms.shape), torch.float64, terms.device)).sub_(sigma)
     terms.sub_(high)

@@ -1,4 +1,4 @@
-"""reduce_max and argmax: exact by nature; this file defines their results for NaN and zeros.
+"""reduce_max and argmax: always exact; this file defines their results for NaN and zeros.
 
 In: binary32 rows. Out: binary32 maxima, int32 positions.
 Reference: vgame/arithmetic/reference/functions.py, reduce_max and argmax. Rules: docs/numerics-products.md, section 8.
@@ -32,7 +32,7 @@ def reduce_max(a: Tensor, block: int) -> Tensor:
 def argmax(a: Tensor) -> Tensor:
     """out[r] = first position of the maximum of a[r, :]; the first NaN if there is one; -0 equals +0.
 
-    a: binary32 [rows, length], any strides. Returns int32 [rows]. torch.argmax promises the first of equal maxima.
+    a: binary32 [rows, length], any strides. Returns int32 [rows]. torch.argmax returns the first of equal maxima.
     """
     assert a.dtype == torch.float32 and a.dim() == 2, "a binary32 tensor of rank 2"
     return a.argmax(-1).int()

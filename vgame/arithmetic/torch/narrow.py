@@ -1,9 +1,9 @@
-"""RN to bfloat16: 8 significant bits in a binary32 word, from the exact value's RN to binary32 and the side on which
-that lies.
+"""RN to bfloat16: 8 significant bits in a binary32 word, from the exact value's RN to binary32 and the side of that
+word on which the value lies.
 
-In: words that are RN32 of exact values, and for those that are midpoints of the 8-bit grid what was rounded away. Out:
-RN8 of the exact values. Every midpoint of the 8-bit grid is a binary32 number and rounding is monotone, so RN8 of the
-word is RN8 of the value, unless the word is a midpoint and the value is not; then the value's side decides
+In: words that are RN32 of exact values, and for words that are midpoints of the 8-bit grid the sign of the remainder.
+Out: RN8 of the exact values. Every midpoint of the 8-bit grid is a binary32 number and rounding is monotone, so RN8 of
+the word is RN8 of the value, unless the word is a midpoint and the value is not; then the value's side decides
 (docs/numerics-bf16.md). Twin: round_to_binary32(.., 8).
 """
 
@@ -22,11 +22,10 @@ from vgame.system.threads import share
 
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
 HALF, LOW = 0x8000, 0xFFFF
-#: Relative error of the binary64 values of elementary functions, with room: where they are as near to a midpoint, they
-#: do not decide.
+#: Relative error bound (generous) of the binary64 values of elementary functions: a value as near to a midpoint does
+#: not decide.
 VAGUE = 2.0**-40
-#: Functions with f(x) = x + a term that decides at a midpoint x: which side that is, as a multiple of the sign of x or
-#: of 1.
+#: Functions with f(x) = x + a term; at a midpoint x the sign of the term decides (`_next_term`).
 IDENTITIES = (Function.SIN, Function.TANH, Function.EXPM1, Function.LOG1P)
 SMALL = 2.0**-10
 
@@ -37,7 +36,7 @@ def nearest(x: Tensor) -> Tensor:
 
 
 def narrowed(x: Tensor, rest: Tensor) -> Tensor:
-    """RN8(exact), given x = RN32(exact) and a `rest` with the sign of exact - x (NaN counts as none)."""
+    """RN8(exact), given x = RN32(exact) and a `rest` with the sign of exact - x (NaN counts as 0)."""
     words = x.view(torch.int32)
     outward = (rest > 0) == (words >= 0)
     moved = ((rest > 0) | (rest < 0)) & (words & 1 == 0) & (words & MAGNITUDE < INFINITY)
@@ -62,7 +61,7 @@ def pointwise(function: Function, x: Tensor, operands: Sequence[Tensor]) -> Tens
 
 
 def _rest(function: Function, x: Tensor, operands: Sequence[Tensor]) -> Tensor | None:
-    """Of the sign of f(operands) - x, all binary64; None if x is always exact.
+    """A number with the sign of f(operands) - x, all binary64; None if x is always exact.
 
     SAFETY: products of two binary32 numbers are exact, and the sign of a rounded difference is that of the difference.
     """
@@ -82,7 +81,7 @@ def _rest(function: Function, x: Tensor, operands: Sequence[Tensor]) -> Tensor |
 
 
 def _elementary(function: Function, x: Tensor, argument: Tensor) -> Tensor:
-    """The same; only midpoints are looked at again."""
+    """As `pointwise`, for an elementary function: only midpoints are computed again."""
     result, places = rounded(x)
     if places.numel():
         words = x.reshape(-1)[places]
@@ -92,8 +91,8 @@ def _elementary(function: Function, x: Tensor, argument: Tensor) -> Tensor:
 
 
 def _rest_of_series(function: Function, x: Tensor, argument: Tensor) -> Tensor:
-    """Of the sign of f(argument) - x, for a few x that are midpoints: by the binary64 value, the next term, or the
-    reference."""
+    """A number with the sign of f(argument) - x, for a few x that are midpoints: by the binary64 value, the next term,
+    or the reference."""
     rest = elementary.evaluate_wide(function, argument) - x.double()
     vague = rest.abs() <= x.double().abs() * VAGUE
     if function in IDENTITIES:
@@ -108,7 +107,7 @@ def _rest_of_series(function: Function, x: Tensor, argument: Tensor) -> Tensor:
 
 
 def _next_term(function: Function, x: Tensor) -> Tensor:
-    """Of the sign of the first term of f(x) - x: -x^3 / 6, -x^3 / 3, x^2 / 2, -x^2 / 2."""
+    """A number with the sign of the first term of f(x) - x: -x^3 / 6, -x^3 / 3, x^2 / 2, -x^2 / 2."""
     if function in (Function.SIN, Function.TANH):
         return -x
     return torch.ones_like(x) if function is Function.EXPM1 else -torch.ones_like(x)
@@ -120,7 +119,7 @@ def _next_term(function: Function, x: Tensor) -> Tensor:
 def narrow_sums(x: Tensor, rest_of: Callable[[Tensor, Tensor], Tensor]) -> None:
     """x, RN32 of exact sums, becomes RN8 of them, in place.
 
-    rest_of(flat positions, the words there in binary64): of the sign of what these lack.
+    rest_of(flat positions, the words there in binary64): numbers with the sign of exact sum - word.
     """
     result, places = rounded(x)
     if places.numel():
@@ -147,7 +146,8 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @compile_loop
 def _nearest(words, out, found, first):
-    """out = RN8 of words; found: the positions, from `first` on, of those that are midpoints; how many."""
+    """out = RN8 of words; found: the positions, from `first` on, of the words that are midpoints; returns their
+    number."""
     marks = 0
     for i in range(words.size):
         word = words[i]

@@ -24,14 +24,14 @@ from vgame.arithmetic.torch.sums import settle
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import batch_of, scratch, spans, sum_size
 
-#: With more targets per term than this, only occurring ones are kept.
+#: With more targets per term than this, only targets that occur are kept.
 SPARSE = 16
 
 
 @torch.no_grad()
 def one_hot_sum(index: Tensor, b: Tensor, m: int) -> Tensor:
-    """out[b,j,n] = RN(sum of b[b,n,k] over the k with index[b,k] = j), j < m; no such k: +0. Other indices select
-    nothing.
+    """out[b,j,n] = RN(sum of b[b,n,k] over the k with index[b,k] = j), j < m; +0 without such a k. Other indices are
+    ignored.
 
     index: int32 [Ba, K]; b: binary32 [Bb, N, K], any strides; Ba and Bb equal or 1. Returns binary32 [B, m, N].
     """
@@ -78,7 +78,7 @@ def tiles(index: Tensor, b: Tensor, m: int) -> Iterator[tuple[slice, slice, Owne
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The assignment of terms to rows. `names`: the occurring rows of the result; None: all of them, in order."""
+    """The assignment of terms to rows. `names`: the rows of the result that occur; None: all of them, in order."""
 
     kept: Tensor | None  # int64 [T], the terms that belong to a row; None: all
     row: Tensor  # int64 [T], position of their row in names

@@ -1,6 +1,7 @@
-"""Sums with terms on several ranks: the data that each rank gives about its terms, and the word from all data.
+"""Sums with terms on several ranks: the data that each rank provides about its terms, and the word computed from the
+data of all.
 
-In: a rank's terms of every sum. Out: binary64 sums with the data of their error bounds; exact digits of chosen sums.
+In: a rank's terms of every sum. Out: binary64 sums with the data of their error bounds; exact digits of selected sums.
 Both are added up over the ranks. Proofs: docs/numerics-products.md, section 12.
 """
 
@@ -35,7 +36,7 @@ FIRST = 2
 @dataclass(frozen=True, slots=True)
 class Approximate:
     """Data of sums [B, M, N]: `sums`, binary64; `sizes`: the squares of the norms [B, M] and [B, N] of a product's
-    rows, or the sums of magnitudes [B, M]; `depth`: Theorem 2's t. All but the depth are added up over the ranks."""
+    rows, or the sums of magnitudes [B, M]; `depth`: Theorem 2's t. All but `depth` are added up over the ranks."""
 
     sums: Tensor
     sizes: tuple[Tensor, ...]
@@ -43,7 +44,7 @@ class Approximate:
 
 
 def factors(sizes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """[B, M] and [B, N], whose products the sums' magnitudes do not exceed."""
+    """[B, M] and [B, N]; their products bound the sums' magnitudes."""
     return (sizes[0].sqrt(), sizes[1].sqrt()) if len(sizes) > 1 else (sizes[0], sizes[0].new_ones(1, 1))
 
 
@@ -137,8 +138,7 @@ class Nothing:
 
 
 def contradiction(first: Approximate, second: Approximate) -> int | None:
-    """The flat position of a sum on which two devices with the same terms contradict each other; None if there is
-    none."""
+    """The flat position of a sum whose data from two devices with the same terms contradict each other, or None."""
     errors = []
     for one in (first, second):
         left, right = (x.nan_to_num(nan=0.0, posinf=0.0) for x in factors(one.sizes))
@@ -153,7 +153,7 @@ def contradiction(first: Approximate, second: Approximate) -> int | None:
 
 
 def is_within(claim: float, depth: int, terms: list[Fraction] | None) -> bool:
-    """Whether `claim` is within Theorem 2's bound of the sum of these terms; true if they are not finite (None)."""
+    """Whether `claim` is within Theorem 2's bound of the sum of these terms; True if they are not finite (None)."""
     if terms is None or not math.isfinite(claim):
         return terms is None
     return abs(Fraction(claim) - sum(terms)) <= Fraction(weigh(depth)) * sum(map(abs, terms))
@@ -178,12 +178,12 @@ def _digits(terms: Rows, positions: Tensor, scales: Tensor) -> Tensor:
     return torch.cat([digits, left.unsqueeze(0)])
 
 
-# ---- all ranks' together ----
+# ---- data of all ranks, added up ----
 
 
 def rounded(sums: Tensor, sizes: tuple[Tensor, Tensor], weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(RN32 of sums [B, M, N] whose magnitudes are at most the product of sizes [B, M] and [B, N], and whose errors are
-    `weight` of that, if that is certain; flat positions of the others; the magnitudes there)."""
+    """(RN32 of sums [B, M, N], flat positions where it is not certain, bounds of the magnitudes there). The magnitudes
+    are at most the product of sizes [B, M] and [B, N], the errors at most `weight` times that."""
     left, right = (s.nan_to_num(nan=0.0, posinf=0.0) for s in sizes)  # non-finite sums are final
     bound, out = (left * weight).unsqueeze(2), torch.empty(sums.shape, dtype=torch.float32)
     if compiled.in_use(sums.device):
@@ -200,7 +200,7 @@ def rounded(sums: Tensor, sizes: tuple[Tensor, Tensor], weight: float) -> tuple[
 
 
 def weight(depths: list[int]) -> float:
-    """e / S of sums of the ranks' sums: t is the largest of theirs, plus one addition for each rank but one."""
+    """e / S of sums of the ranks' sums: t is the largest t of the ranks, plus one addition for each rank but one."""
     return weigh(max(depths) + len(depths) - 1)
 
 

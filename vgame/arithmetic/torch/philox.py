@@ -51,8 +51,8 @@ def random_words(seed: int, step: int, operator: int, elements: int, clock: torc
 
 
 def shuffle_indices(seed: int, step: int, elements: int, population: int, clock: torch.Tensor) -> torch.Tensor:
-    """The output of a SHUFFLE operator, the samples of a step: few numbers, computed by a kernel, else on the host for
-    every device."""
+    """The output of a SHUFFLE operator, the samples of a step. Few numbers: computed by a Triton kernel, or else on the
+    host for every device."""
     if gate.in_use(clock.device):
         from vgame.arithmetic.triton import philox as gpu_random  # imported only where it runs
 

@@ -1,8 +1,8 @@
-"""Products and sums that are made again and again in the same places: what depends on shapes alone is done once.
+"""Products and sums that are computed repeatedly in the same memory: all that depends only on shapes is done once.
 
-In: operands and results whose memory stays, on a CPU, by the compiled loops. Out: callables without arguments, each of
-which writes the words of products.dot or sums.sum_rows there. The tests and bounds are the same; what the first
-rounding test leaves open too often goes on as there.
+In: operands and results at fixed addresses, on a CPU, for the compiled loops. Out: callables without arguments, each of
+which writes the words of products.dot or sums.sum_rows there. The tests and bounds are the same; if the first rounding
+test leaves too many sums open, the computation continues as in products.dot.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from vgame.system.threads import each, portions
 
 Call = Callable[[], object]
 
-#: Open sums per row and column of a product that the exact tier settles at once; a look at the rows' bits first costs
-#: about as much as one.
+#: Open sums per row and column of a product that go to the exact tier directly: the test of the rows' bits costs about
+#: as much as one such sum.
 LIMIT = 4
 #: Elements of a planned product's tile, and of its operands' blocks: they stay in the second cache.
 TILE = 1 << 18
@@ -39,7 +39,7 @@ TILE = 1 << 18
 def plan_product(
     a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, out: Tensor, bfloat16: bool, memory: Workspace
 ) -> Call:
-    """As products.dot, into `out`, which may have fewer batches where both operands are shared."""
+    """As products.dot, into `out`, which may have fewer batches if both operands are shared."""
     places = shared_tiles(out, a.shape[2], TILE)
     jobs = [
         PlannedTile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], bfloat16, number, memory).fill
@@ -49,7 +49,8 @@ def plan_product(
 
 
 class PlannedTile(Tile):
-    """A tile whose operands and result stay where they are. Tiles of different numbers may be filled at once."""
+    """A tile whose operands and result have fixed addresses. Tiles with different numbers may be filled at the same
+    time."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class PlannedTile(Tile):
                 self.calls.append(partial(self.sums.add_, product))
 
     def _bind_widen(self, x: Tensor | IndexedMatrix, k: slice, side: str, squares: Tensor) -> Tensor:
-        """Where an operand's block lies in binary64 when the calls so far have been made."""
+        """The memory of an operand's block in binary64, filled by the calls planned so far."""
         if isinstance(x, IndexedMatrix):
             x = x.block(k)
             take = partial(lines, side, take=self.take)
@@ -126,7 +127,7 @@ class PlannedTile(Tile):
             self._go_on()
 
     def _go_on(self) -> None:
-        """As every other tile does, with these sums."""
+        """Continue as every other tile does, with these sums."""
         tile = Tile(self.a, self.b, self.out, self.early)
         tile.sums, tile.norm_a, tile.norm_b = self.sums, self.norm_a, self.norm_b
         tile.conclude()

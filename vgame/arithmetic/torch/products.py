@@ -34,13 +34,13 @@ from vgame.system.threads import Runner, each, threads
 
 #: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.
 BLOCK = 1024
-#: Elements of operands from which on a look at their first rows pays.
+#: Least number of operands' elements for which a test of their first rows is worth its cost.
 LARGE = 1 << 20
-#: Tiles end at multiples of so many rows, where the runs of folded rows do.
+#: Tiles end at multiples of this many rows, where the runs of folded rows end.
 ALIGNED = 64
-#: Terms of a product that are worth a thread.
+#: Least number of a product's terms for a thread.
 WORTH = 1 << 22
-#: What gathering costs per term next to a vendor product: torch passes, compiled loops.
+#: Cost of gathering per term, relative to a vendor product: torch passes, compiled loops.
 GATHERING, GATHERING_COMPILED = 250, 40
 
 #: An error that leaves no sum certain before the last digit.
@@ -54,7 +54,7 @@ def dot(a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False, kind: 
     """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free; bfloat16: to 8 bits, once.
 
     a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which
-    is there when `run` has run the jobs that it is given. kind: of the tiles on a CPU; None: Tile.
+    is complete when `run` has run its jobs. kind: class of the tiles on a CPU; None: Tile.
     """
     assert a.dtype == b.dtype == torch.float32 and len(a.shape) == len(b.shape) == 3, "two binary32 matrices of rank 3"
     assert 1 <= a.shape[2] == b.shape[2] <= MAX_TERMS, "rows of equal length, 1 to 2^31 terms"
@@ -95,14 +95,14 @@ def _dot_by_kernels(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Ten
 
 
 def shared_tiles(out: Tensor, k: int, limit: int = 0) -> list[Place]:
-    """The tiles of a product `out` of K terms; on a CPU as many for each thread as for any other."""
+    """The tiles of a product `out` of K terms; on a CPU every thread gets the same number."""
     sharers = threads() if out.device.type == "cpu" else 1
     return tiles(*out.shape, k, limit or product_size(out.device), max(1, min(sharers, out.numel() * k // WORTH)))
 
 
 def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:
-    """Tiles of about equal size which, like the K-blocks of their operands, fit into `limit`; a multiple of `parts`,
-    where that can be."""
+    """Tiles of about equal size which, like the K-blocks of their operands, fit into `limit`; their number is a
+    multiple of `parts` if possible."""
     block = _block_length(k)
     width = min(columns, max(1, limit // block), max(math.isqrt(limit), limit // rows))
     height = min(rows, max(1, limit // max(block, width)))
@@ -120,8 +120,8 @@ def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 
 
 
 def _fair(extent: int, count: int, aligned: int) -> int:
-    """The size of `count` equal pieces of `extent`, rounded up to a multiple of `aligned`, or of less where that would
-    make the last one much smaller."""
+    """The size of `count` equal pieces of `extent`, rounded up to a multiple of `aligned`, or to a smaller multiple if
+    the last piece would become much smaller."""
     size = -(-extent // count)
     while size <= aligned or -(-size // aligned) * aligned > size + size // 8:
         if aligned == 1:
@@ -131,13 +131,13 @@ def _fair(extent: int, count: int, aligned: int) -> int:
 
 
 def _block_length(k: int) -> int:
-    """K is cut into round(K / BLOCK) equal blocks, rounded up to a multiple of 16."""
+    """K is divided into round(K / BLOCK) equal blocks, rounded up to a multiple of 16."""
     count = max(1, round(k / BLOCK))
     return k if count == 1 else -(-k // (16 * count)) * 16
 
 
 def part_of(x: Matrix, batch: slice, rows: slice) -> Matrix:
-    """Some rows of some batches, or of the one batch that serves all."""
+    """Some rows of some batches, or of the shared batch."""
     return batch_of(x, batch)[:, rows] if isinstance(x, Tensor) else x.tile(batch, rows)
 
 
@@ -145,8 +145,8 @@ class Tile:
     """One tile of a product: a [Ba, M, K], b [Bb, N, K] -> out [B, M, N], a view of the result."""
 
     def __init__(self, a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, out: Tensor, bfloat16: bool = False):
-        self.early = bfloat16  # whether the rounding test may round to 8 bits already
-        self.unrounded: Tensor | None = None  # the flat positions where it has not; None: all
+        self.early = bfloat16  # whether the rounding test may already round to 8 bits
+        self.unrounded: Tensor | None = None  # the flat positions where it has not done so; None: all
         self.compiled = compiled.in_use(out.device)
         self.fused = self.compiled and vendor().norm is NATIVE.norm
         self.multiply = own_multiply(out.device)
@@ -164,28 +164,28 @@ class Tile:
     def conclude(self) -> None:
         """`out` from the sums and the rows' norms."""
         finite = bool(torch.isfinite(self.norm_a).all() & torch.isfinite(self.norm_b).all())
-        if not finite:  # every sum of such a row is its own answer: bound 0
+        if not finite:  # the bound is 0: a non-finite sum is final
             self.early = False
             for norm in (self.norm_a, self.norm_b):
                 norm.nan_to_num_(nan=0.0, posinf=0.0)
         hard = hard_part(self.out.numel(), self.out.device)
         if hard.numel() and self.compiled:
-            self._facts()  # a look at the rows' bits comes first
+            self._facts()  # the rows' bits are tested first
             self._sum_compiled(hard, NEVER_CERTAIN)
         self.settle()
         if not finite:
             canonical_nan(self.out)
 
     def settle(self) -> None:
-        """out = the finite sums, rounded. Mode `logged` rounds them in another way."""
+        """out = the finite sums, rounded. Mode `logged` overrides this."""
         rest, exact = self._certify_compiled() if self.compiled else self._certify_by_passes()
         if rest.numel():
             self.sum_exactly(rest)
         tally(self.out.numel(), exact, rest.numel())
 
     def add_blocks(self) -> None:
-        """sums = the blocks' products, each made in a buffer of its own; norm_a, norm_b: the rows' norms, on the
-        way."""
+        """sums = the sum of the blocks' products, each computed in a buffer of its own; also norm_a and norm_b, the
+        rows' norms."""
         shape, device = tuple(self.out.shape), self.out.device
         self.sums = scratch("sums", shape, torch.float64, device)
         if self.multiply:
@@ -204,7 +204,7 @@ class Tile:
         self.norm_a.sqrt_(), self.norm_b.sqrt_()
 
     def _multiply(self, multiply: Multiply) -> None:
-        """The same by vgame's own kernels, from the rows where they lie."""
+        """As `add_blocks`, by vgame's own kernels, which read the rows in place."""
         self.norm_a, self.norm_b = (torch.empty(x.shape[:2], dtype=torch.float64) for x in (self.a, self.b))
         multiply(places_of(self.a), places_of(self.b), self.sums, (self.norm_a, self.norm_b))
         if self.looks_exact():
@@ -212,8 +212,8 @@ class Tile:
         self.norm_a.sqrt_(), self.norm_b.sqrt_()
 
     def _widen(self, side: str, k: slice) -> Tensor:
-        """An operand's block in binary64; its rows' sums of squares are added to their norms, which are no norms
-        yet."""
+        """An operand's block in binary64; adds its rows' sums of squares to `norm_a` or `norm_b`, before the square
+        root."""
         x, squares = (self.a, self.norm_a) if side == "a" else (self.b, self.norm_b)
         if isinstance(x, IndexedMatrix):
             x = x.block(k)
@@ -227,8 +227,8 @@ class Tile:
         return wide
 
     def looks_exact(self, least: int = LARGE) -> bool:
-        """Whether the exactness test holds for the first rows of operands with so many words in a row: then all rows'
-        facts are taken on the way."""
+        """Whether the exactness test holds for the first rows of operands with so many words in a row: then the facts
+        of all rows are collected while they are widened."""
         if isinstance(self.a, IndexedMatrix) or isinstance(self.b, IndexedMatrix):
             return False
         if least and (self.a.numel() + self.b.numel() < least or not self.a.stride(2) == self.b.stride(2) == 1):
@@ -238,7 +238,7 @@ class Tile:
         return bool(worst[0] * worst[1] * SLACK <= 2.0**53)
 
     def _certify_compiled(self) -> tuple[Tensor, int]:
-        """Twin of _certify_by_passes; where the exactness test holds for the whole tile, it counts every element."""
+        """Twin of _certify_by_passes; if the exactness test holds for the whole tile, it counts every element."""
         left, right = (self.norm_a * weigh(self.terms)).unsqueeze(2), self.norm_b.unsqueeze(1)
         found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
         few = self.out.shape[0] * sum(self.out.shape[1:])
@@ -257,8 +257,8 @@ class Tile:
         return compiled_rounding.look_again(rest, self.sums, facts, weights, self.out)
 
     def _certify_by_passes(self) -> tuple[Tensor, int]:
-        """out = RN32(sums) where that is certain; (flat positions where it is not, number decided by the exactness
-        test)."""
+        """out = RN32(sums) where that is certain; returns (flat positions where it is not, number of elements decided
+        by the exactness test)."""
         rest = self._certify()
         if rest.numel() <= self.out.shape[0] * sum(self.out.shape[1:]):  # the rows' facts cost more than they save
             return rest, 0
@@ -276,7 +276,7 @@ class Tile:
         return self.facts
 
     def _certify(self) -> Tensor:
-        """out = RN32(sums + e) everywhere; the flat positions (int64) that this does not decide."""
+        """out = RN32(sums + e) everywhere; returns the flat positions (int64) that this does not decide."""
         bound_a, bound_b = self.norm_a.unsqueeze(2) * weigh(self.terms), self.norm_b.unsqueeze(1)
         batch, rows, columns = self.out.shape
         step = max(1, pass_size(self.out.device) // columns)
@@ -317,7 +317,7 @@ class Tile:
         return flat // (rows * columns), flat // columns % rows, flat % columns
 
     def _look_again(self, flat: Tensor, facts: tuple) -> tuple[Tensor, Tensor]:
-        """The rounding test with what the rows' bits tell; (positions still open, number decided by exactness)."""
+        """The rounding test with the facts of the rows' bits; (positions still open, number decided by exactness)."""
         (count_a, quantum_a), (count_b, quantum_b) = facts
         i, m, n = self.unravel(flat)
         size = pick(self.norm_a, i, m) * pick(self.norm_b, i, n)
@@ -328,7 +328,7 @@ class Tile:
         return flat[still_open], exact.sum()
 
     def _sum_gathered(self, flat: Tensor) -> None:
-        """The exact tier on gathered products: any few elements."""
+        """The exact tier on gathered products: for few elements."""
         self.out[self.unravel(flat)] = self.sums_to_odd(flat).float().add_(0.0)
 
     def sums_to_odd(self, flat: Tensor) -> Tensor:
@@ -344,7 +344,7 @@ class Tile:
         return exact_sums(Rows(a.shape[2], products), torch.arange(flat.numel(), device=flat.device), bound)
 
     def narrow(self) -> None:
-        """The finished tile, rounded to bfloat16 as the exact sums are; words that are so already stay."""
+        """Round the finished tile to bfloat16, as RN8 of the exact sums; words that are already rounded stay."""
         if self.unrounded is None:
             narrow_sums(self.out, self._rest)
         elif self.unrounded.numel():
@@ -355,7 +355,7 @@ class Tile:
             self.out[at] = words
 
     def _rest(self, flat: Tensor, words: Tensor) -> Tensor:
-        """Of the signs of the exact sums at a few positions less these words."""
+        """Numbers with the signs of (exact sums at a few positions - these words)."""
         if not self.compiled:
             return self.sums_to_odd(flat) - words
         sides = ((*places_of(x), x.shape[0] == 1) for x in (self.a, self.b))
@@ -370,7 +370,7 @@ class Tile:
         return tuple(slices_needed(norm * SLACK, quantum, bits) for norm, (_, quantum) in pairs)
 
     def _sum_sliced(self, flat: Tensor, counts: tuple[int, int]) -> None:
-        """The exact tier on slices of the operands: many elements."""
+        """The exact tier on slices of the operands: for many elements."""
         still_open = torch.zeros(self.out.numel(), dtype=torch.bool, device=flat.device)
         still_open[flat.long()] = True
         still_open = still_open.view(self.out.shape)
@@ -389,11 +389,11 @@ def unfolded(x: Matrix) -> Tensor:
 
 
 def _slicing_pays(pairs: int, elements: int, k: int, still_open: int, gathering: int) -> bool:
-    """A vendor product costs about 1/gathering of gathering per term; the exact tier then sums `pairs` terms per
-    element."""
+    """Whether slices cost less than gathering. A vendor product costs about 1/gathering of gathering per term; the
+    exact tier then sums `pairs` terms per element."""
     return pairs <= 64 and pairs * (elements * (k + 100) / gathering + 2 * still_open) < still_open * k
 
 
 def pick(x: Tensor, i: Tensor, r: Tensor) -> Tensor:
-    """x[i, r], or x[0, r] if one batch serves all."""
+    """x[i, r], or x[0, r] if the batch is shared."""
     return x[0].index_select(0, r) if x.shape[0] == 1 else x[i, r]

@@ -1,4 +1,4 @@
-"""The rounding test: which approximate sums already determine the correctly rounded binary32 result.
+"""The rounding test: find the approximate sums that already determine the correctly rounded binary32 result.
 
 In: s binary64 and a bound e on its error. Out: RN32(s + e), and the positions where it differs from RN32(s - e): those
 stay open. Source: A. Ziv, "Fast evaluation of elementary mathematical functions with correctly rounded last bit", TOMS
@@ -18,7 +18,7 @@ from torch import Tensor
 from vgame.arithmetic.certificate import SLACK, UNIT
 from vgame.arithmetic.workspace import scratch
 
-#: Elements per group whose maximum is tested first in the search for open ones.
+#: Elements per group; the search for open elements tests the maximum of a group first.
 GROUP = 64
 
 #: The share of sums that the exact tier computes additionally, for worst-case timing only.
@@ -51,7 +51,8 @@ def hard_part(count: int, device: torch.device) -> Tensor:
 
 
 def weigh(terms: Tensor | int) -> Tensor | float:
-    """e / S for sums in which no term meets `terms` or more inexact additions: terms * u * SLACK; 0 for one term.
+    """e / S for sums in which every term passes through fewer than `terms` inexact additions: terms * u * SLACK; 0 for
+    one term.
 
     There is one addition less than `terms`, which covers the rounding of s - e and s + e.
     """

@@ -1,7 +1,7 @@
-"""Facts of a row's bits for its sums: the number of non-zero terms, and their lowest bit.
+"""Facts about a row's bits for its sums: the number of non-zero terms, and their lowest bit.
 
 In: binary32 rows. Out: per row the number of non-zeros and the quantum, the largest power of two that divides every
-element (infinity for a row of zeros; without meaning if an element is not finite).
+element (infinity for a row of zeros; undefined if an element is not finite).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Exact products of many elements at once: operands cut into slices whose products add up exactly in any order.
+"""Exact products of many elements at once: operands are cut into slices whose products add up exactly in any order.
 
-In: operand rows and the open positions. Out: their exact sums, from a few vendor products of the whole tile. Worth it
-if a large share of a tile is open (cancellation, ties that the exactness test cannot see): gathering K terms per
+In: operand rows and the open positions. Out: their exact sums, from a few vendor products of the whole tile. This pays
+if a large share of a tile is open (cancellation, ties that the exactness test does not detect): gathering K terms per
 element costs more than a hundred times as much as a vendor product. Source: K. Ozaki, T. Ogita, S. Oishi, S. M. Rump,
 "Error-free transformations of matrix multiplication by using fast routines of matrix multiplication", Numer. Algorithms
 59 (2012). Proof: docs/numerics-products.md, section 6.
@@ -20,7 +20,7 @@ from vgame.arithmetic.workspace import scratch, widen
 
 
 def slice_bits(k: int) -> int:
-    """beta with k * 2^(2 beta) * (1 + 2^-beta)^2 <= 2^53: products of two slices of so many bits add up exactly."""
+    """beta with k * 2^(2 beta) * (1 + 2^-beta)^2 <= 2^53: products of two slices of beta bits add up exactly."""
     return (52 - (k - 1).bit_length()) // 2
 
 
@@ -52,7 +52,7 @@ def sum_slices(a: Tensor, b: Tensor, at: tuple, bounds: tuple, counts: tuple[int
 
 
 def _cut(x: Tensor, bound: Tensor, bits: int, count: int, slot: str) -> Iterator[Tensor]:
-    """x = the sum of `count` slices, each of `bits` bits below the previous one. Each is valid until the next one."""
+    """x = the sum of `count` slices, each of `bits` bits below the previous one. A slice is valid until the next."""
     rest = widen(x, slot)
     part = torch.empty_like(rest)
     sigma = power_above(bound).unsqueeze(-1) * 2.0 ** (53 - bits)

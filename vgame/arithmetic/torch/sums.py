@@ -32,9 +32,9 @@ from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
 #: Rows of fewer terms are tested for exactness before the rounding test; rows of at least TWO_STAGES are added in
 #: blocks.
 SHORT, TWO_STAGES = 64, 1024
-#: Blocks of compiled loops: a longer one costs less time, and its bound leaves more sums open.
+#: Block length of compiled loops: a longer block costs less time, but its bound leaves more sums open.
 COMPILED_BLOCK = 1024
-#: Rows of at most so many terms are transposed: reductions are slow along a short contiguous dimension.
+#: Rows of at most this many terms are transposed: reductions are slow along a short contiguous dimension.
 TRANSPOSED = 8
 #: Least length of runs of folded rows that are added in place; shorter ones are copied first.
 LEAST_RUN = 16
@@ -85,8 +85,8 @@ def sum_rows(a: Matrix) -> Tensor:
 
 
 def partial_sums(a: Matrix) -> tuple[Tensor, Tensor, int]:
-    """(binary64 sums of the rows of `a` [.., K], sums of their magnitudes, t): each is within (1 + u)^(t - 1) - 1 of
-    the latter, and so are they of theirs, relatively."""
+    """(binary64 sums of the rows of `a` [.., K], sums of their magnitudes S, t): the error of each sum is at most
+    ((1 + u)^(t - 1) - 1) S, and so is the error of S."""
     source, rows = runs_of(a)
     if source is not None:
         unused = torch.empty(math.prod(a.shape[:-1]), dtype=torch.float32)
@@ -104,8 +104,8 @@ def some_rows(rows: Matrix, chosen: Tensor) -> Tensor:
 
 
 def runs_of(a: Matrix) -> tuple[tuple | None, Matrix]:
-    """(where compiled loops find the rows: memory, rows, runs, length of a run, step; None without them; the rows,
-    [R, K] if that is a tensor)."""
+    """((memory, rows, runs, length of a run, step) for the compiled loops, or None without them; the rows, [R, K] if
+    they are a tensor)."""
     by_loops = compiled.in_use(a.device) and vendor().total is NATIVE.total
     if isinstance(a, IndexedMatrix):
         run = compiled_operands.run_of(a.columns)
@@ -116,13 +116,13 @@ def runs_of(a: Matrix) -> tuple[tuple | None, Matrix]:
     if not by_loops:
         return None, rows
     memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))
-    if rows.stride(0) == 1 and step != 1:  # the rows lie beside each other: runs of one word
+    if rows.stride(0) == 1 and step != 1:  # adjacent rows: runs of one word
         return (memory, begins, np.arange(a.shape[-1]) * step, 1, 1), rows
     return (memory, begins, AT_ONCE, a.shape[-1], step), rows
 
 
 def block_length(length: int) -> int:
-    """Rows are added in blocks of this many terms, about the square root of many."""
+    """Rows are added in blocks of this many terms: about the square root of the length if that is large."""
     return length if length < TWO_STAGES else 1 << length.bit_length() // 2
 
 
@@ -152,13 +152,14 @@ def _terms_of(rows: Tensor) -> Rows:
 
 
 def spread_of(length: int) -> float:
-    """Sums of magnitudes up to so many times the least magnitude of a row are exact; tested in short rows."""
+    """A sum is exact if its sum of magnitudes is at most this factor times the row's least magnitude; tested in short
+    rows."""
     return 2.0**29 / SLACK / SLACK if length < SHORT else 0.0
 
 
 def terms_of_a_sum(runs: int, run: int) -> int:
-    """Theorem 2's t of the compiled loops: with runs of one word only side by side, else that or run by run, whichever
-    is more."""
+    """Theorem 2's t of the compiled loops: runs of one word are only added side by side; for longer runs, the larger t
+    of side by side and run by run."""
     beside = min(COMPILED_BLOCK, runs) + -(-runs // COMPILED_BLOCK) - 1 + run - 1
     in_runs = min(COMPILED_BLOCK, run) + runs * -(-run // COMPILED_BLOCK) - 1
     return beside if run == 1 and runs > 1 else max(beside, in_runs)

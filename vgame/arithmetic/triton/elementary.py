@@ -1,7 +1,7 @@
 """The elementary functions and the square root as Triton kernels: one pass over the tensor.
 
-In: a binary32 tensor. Out: RN(f(x)) for every element, by the formulas of elementary_formulas.py, as its twins; nothing
-may be fused (`enable_fp_fusion=False`; tests/gpu/test_machine_code.py looks at the code).
+In: a binary32 tensor. Out: RN(f(x)) for every element, by the formulas of elementary_formulas.py, as in its twins. No
+operations may be fused (`enable_fp_fusion=False`; tests/gpu/test_machine_code.py checks the machine code).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _turn(word, turns, piece: tl.constexpr):
 
 @triton.jit
 def _sqrt(d, word, turns):
-    """The instruction that IEEE-754 asks for (sqrt.rn.f32), not a library's approximation."""
+    """The instruction of IEEE-754 (sqrt.rn.f32), not a library's approximation."""
     return tl.sqrt_rn(word.to(tl.float32, bitcast=True)).to(tl.float64)
 
 
@@ -94,7 +94,7 @@ def _sqrt(d, word, turns):
 def _apply(
     x, out, turns, elements, VALUE: tl.constexpr, EXCEPTIONS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """out[i] = RN32(VALUE(x[i])) as words; the COUNT exceptional inputs are put right."""
+    """out[i] = RN32(VALUE(x[i])) as words; the COUNT exceptional inputs are corrected."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < elements
     word = tl.load(x + i, mask=inside, other=0)

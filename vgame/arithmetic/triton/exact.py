@@ -1,10 +1,10 @@
 """The exact sum of one output element's terms, inside a kernel. Twin: numba/exact.py (`_exact`, `_settle`,
 `_integer_sum`).
 
-In: where the element's terms lie, a bound on the sum of their magnitudes. Out: the word of RN32(exact sum), zero as +0.
-Method and proof: docs/numerics-products.md, sections 5 and 10: one level of error-free extraction in binary64; where
-that is not certain, the products of the significands as integers in limbs. No order of summation matters, so no launch
-shape does.
+In: places of the element's terms, a bound of the sum of their magnitudes. Out: the word of RN32(exact sum), zero as +0.
+Method and proof: docs/numerics-products.md, sections 5 and 10: one level of error-free extraction in binary64; if the
+result is not certain, the products of the significands as integers in limbs. The result does not depend on the order of
+summation, and so not on the launch shape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 
 from vgame.arithmetic.certificate import SLACK, UNIT
 
-#: Where the terms come from: rows of two matrices, one row, one row's terms whose index is the wanted one.
+#: Source of the terms: rows of two matrices; one row; the terms of one row with the wanted index.
 PRODUCTS, ROWS, SELECTED = 0, 1, 2
 #: Terms after which 64-bit limbs could overflow: 3 * 2^32 * 2^28 < 2^62.
 MOST_TERMS = 1 << 28
@@ -46,8 +46,8 @@ def _factors(
     a, a_step, a_places, b, b_step, b_places, wanted, k, length,
     KIND: tl.constexpr, PLACED_A: tl.constexpr, PLACED_B: tl.constexpr,
 ):  # fmt: skip
-    """The words (int32) of the two factors of the terms k; beyond the row, and where the index is another one,
-    zeros."""
+    """The words (int32) of the two factors of the terms k; zeros beyond the row, and for other indices than the wanted
+    one."""
     inside = k < length
     at_a, at_b = k * a_step, k * b_step
     if PLACED_A:
@@ -96,8 +96,8 @@ def _settle(digit, rest, left, sigma, length):
 
 @triton.jit
 def _limbs_of(left, right, lane):
-    """What the products of the significands add to each limb (int64 [lanes]). left, right: words [terms, 1]; lane: [1,
-    lanes]."""
+    """The sums that the products of the significands add to each limb (int64 [lanes]). left, right: words [terms, 1];
+    lane: [1, lanes]."""
     e, f = (left >> 23) & 255, (right >> 23) & 255
     a = ((left & 0x7FFFFF) | tl.where(e > 0, 1 << 23, 0)).to(tl.int64)
     b = ((right & 0x7FFFFF) | tl.where(f > 0, 1 << 23, 0)).to(tl.int64)
@@ -115,7 +115,7 @@ def _limbs_of(left, right, lane):
 
 @triton.jit
 def _read_limbs(limbs, lane):
-    """(the sum's sign bit, its top 33 to 53 bits rounded to odd in binary64) of limbs that stand for a sum >= 0."""
+    """(sign bit, top 33 to 53 bits rounded to odd in binary64) of the sum in these limbs, which is >= 0."""
     carry = tl.zeros((), tl.int64)
     before = tl.zeros((), tl.int64)
     below = tl.zeros((), tl.int64)
@@ -164,9 +164,9 @@ def exact_word(
 ):  # fmt: skip
     """RN32 of the exact sum of the terms k = 0..length-1 as a word; bound: at least the sum of their magnitudes.
 
-    a, b: pointers (int32) to the first words of rows; for SELECTED b is the row of indices and the terms are those with
-    index `wanted`. Term k lies k steps from there, or where `places` (int64) says. BLOCK terms are extracted at a time,
-    FEW added up as integers.
+    a, b: pointers (int32) to the first words of rows; for SELECTED b is the row of indices, and the terms are those
+    with index `wanted`. Term k is k steps from there, or at `places` (int64). BLOCK terms at a time are extracted, FEW
+    at a time added up as integers.
     """
     above = ((bound.to(tl.int64, bitcast=True) >> 52) + 1) << 52  # twin: torch/exact.power_above
     sigma = above.to(tl.float64, bitcast=True) * 2.0

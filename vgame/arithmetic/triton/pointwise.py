@@ -1,9 +1,8 @@
-"""Chains of pointwise functions as one kernel on a GPU. Twin: vgame/arithmetic/numba/pointwise.py, whose chains these
-are.
+"""Chains of pointwise functions as one kernel on a GPU. Twin: vgame/arithmetic/numba/pointwise.py, with the same
+chains.
 
-In: instructions over slots, strided inputs. Out: the results that are kept, and a mark where one of them is not finite.
-A chain is compiled once; every instruction is the IEEE instruction of its own (`enable_fp_fusion=False`), words are
-kept as int32 in between.
+In: instructions over slots, strided inputs. Out: the kept results, and a mark for each that is not finite. A chain is
+compiled once; every instruction is one IEEE instruction (`enable_fp_fusion=False`), and words are int32 in between.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _binary(CODE: tl.constexpr, x, y):
 
 @triton.jit
 def _compare(CODE: tl.constexpr, x, y):
-    """1 or 0 of two binary32 or two int32 vectors."""
+    """1 or 0 for two binary32 or two int32 vectors."""
     if CODE == _EQ:
         found = x == y
     elif CODE == _NE:
@@ -124,7 +123,7 @@ def _instruction(CODE: tl.constexpr, x, y, z):
 
 @triton.jit
 def _place(i, layout, RANK: tl.constexpr):
-    """Where word i of a strided operand lies; layout: its RANK sizes and RANK strides."""
+    """The place of word i of a strided operand; layout: its RANK sizes and RANK strides."""
     at, rest = i.to(tl.int64) * 0, i
     for d in tl.static_range(RANK - 1, 0, -1):
         at += (rest % layout[d]).to(tl.int64) * layout[RANK + d]
@@ -142,10 +141,10 @@ def _run(
     inputs, layouts, outputs, marks, first, elements, WORDS: tl.constexpr, CODE: tl.constexpr, CHECKED: tl.constexpr,
     WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The instructions CODE (five numbers each) on words; slots: inputs, outputs, then WORDS: constants, and blocks of
-    our own.
+    """The instructions CODE (five numbers each) on words; slots: inputs, outputs, then WORDS: constants and temporary
+    blocks.
 
-    marks[first + c] = 1 where slot CHECKED[c] is not finite.
+    marks[first + c] = 1 if slot CHECKED[c] is not finite.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = i < elements
@@ -170,14 +169,14 @@ def _run(
 
 @triton.jit(do_not_specialize=["first", "elements"])
 def _look(x, marks, first, elements, BLOCK: tl.constexpr):
-    """marks[first] = 1 where a word of x is not finite."""
+    """marks[first] = 1 if a word of x is not finite."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     if _not_finite(tl.load(x + i, mask=i < elements, other=0), i < elements) != 0:
         tl.store(marks + first, 1)
 
 
 def run(chain: Chain, elements: int, inputs: Sequence[Tensor], marks: Tensor, first: int) -> list[Tensor]:
-    """Twin: chains.run. marks: int32, zero so far; marks[first + c] becomes 1 where checked result c is not finite."""
+    """Twin: chains.run. marks: int32, initially zero; marks[first + c] becomes 1 if checked result c is not finite."""
     device = marks.device
     results = [torch.empty(elements, dtype=torch.int32, device=device) for _ in chain.results]
     words = [int(word) for word in chain.words[chain.inputs :].view("int32")]
@@ -200,5 +199,5 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor], marks: Tensor, fi
 
 
 def look(x: Tensor, marks: Tensor, first: int) -> None:
-    """marks[first] becomes 1 where a word of binary32 x, contiguous, is not finite."""
+    """marks[first] becomes 1 if a word of binary32 x, contiguous, is not finite."""
     _look[(triton.cdiv(x.numel(), BLOCK),)](x.view(torch.int32), marks, first, x.numel(), BLOCK=BLOCK)

@@ -2,8 +2,8 @@
 trip.
 
 In: binary32 operands with any strides or folded, a view of the result. Out: the words of products.dot. Twin:
-products.Tile, whose tests these are (docs/numerics-products.md, sections 3 to 5), in this order: every row's facts come
-with its widening, so one look decides all that the bound or the exactness test decides; positions that stay open are
+products.Tile, with the same tests (docs/numerics-products.md, sections 3 to 5) in this order: every row's facts are
+computed with its widening, so one pass applies both the bound and the exactness test; positions that stay open are
 appended to a list, which the exact tier reads on the device.
 """
 
@@ -25,7 +25,7 @@ from vgame.arithmetic.workspace import spans
 
 #: Elements of a tile of the result or of an operand's block: large enough to fill a GPU with one vendor product.
 TILE = 1 << 24
-#: Blocks of K that are multiplied at a time: a product of few elements and many terms fills a GPU as well.
+#: Blocks of K that are multiplied at a time, so that a product of few elements and many terms also fills a GPU.
 BLOCKS = 64
 #: Steps of an instance that widens: their loads wait for memory together.
 TIMES = 4
@@ -39,7 +39,7 @@ _TOP, _BITS = tl.constexpr(OF_ZERO + 127 + 150), tl.constexpr(OF_ZERO + 53)
 
 @triton.jit
 def fineness(word):
-    """1024 less the exponent of the lowest set bit of each finite binary32 word (int32); 0 for zero. Twin:
+    """1024 - exponent of the lowest set bit of each finite binary32 word (int32); 0 for zero. Twin:
     row_facts.lowest_bit."""
     exponent = (word >> 23) & 255
     significand = (word & 0x7FFFFF) | tl.where(exponent > 0, 1 << 23, 0)
@@ -49,8 +49,8 @@ def fineness(word):
 
 @triton.jit
 def is_exact(size, fine):
-    """Whether sums are exact in binary64: size bounds their magnitudes, all terms are multiples of 2^(1024 - fine) or
-    of more."""
+    """Whether sums are exact in binary64; size: bound of their magnitudes; all terms are multiples of
+    2^(1024 - fine)."""
     return size * _SLACK <= power_of_two(tl.minimum(-fine + _BITS, 1023))
 
 
@@ -62,18 +62,17 @@ def _widen(
     batches, rows, start, length, width, PLACED: tl.constexpr, MIRRORED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, TIMES: tl.constexpr,
 ):  # fmt: skip
-    """y[c, b, r, i] = x[b, r, k] in binary64, k = start + c * width + i, 0 from k = length on; the rows' facts take
-    them in.
+    """y[c, b, r, i] = x[b, r, k] in binary64, k = start + c * width + i, 0 from k = length on; updates the rows' facts.
 
     Instance: some rows of one batch, TIMES * BLOCK terms of one block c. The facts: sums of squares, numbers of
-    non-zeros, the largest fineness, zero so far.
+    non-zeros, the largest fineness; initially zero.
     """
     groups, pieces = tl.cdiv(rows, ROWS), tl.cdiv(width, TIMES * BLOCK)
     part = tl.program_id(0) // groups
     batch, begin = part % batches, part // batches % pieces * (TIMES * BLOCK)
     block = part // batches // pieces
     row, i = tl.program_id(0) % groups * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
-    if MIRRORED:  # the rows' words lie beside each other
+    if MIRRORED:  # the rows' words are adjacent
         r, i = row[None, :], i[:, None]
     else:
         r, i = row[:, None], i[None, :]
@@ -108,7 +107,7 @@ def _widen(
 class Rows:
     """One operand [B, R, K], its rows' facts (`_widen`), its blocks in binary64.
 
-    facts: binary64 [n], int32 [n] twice, n >= B * R, zero so far.
+    facts: binary64 [n], int32 [n] twice, n >= B * R, initially zero.
     """
 
     def __init__(self, x: Tensor | PlacedMatrix, facts: tuple[Tensor, Tensor, Tensor]):
@@ -163,8 +162,8 @@ def _round(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """out = RN32(s + e) as words, where s adds up the parts and e = 0 if the sum is exact; where RN32(s - e) is less:
-    collected."""
+    """out = RN32(s + e) as words, where s is the sum of the parts and e = 0 if it is exact; positions with a smaller
+    RN32(s - e) are collected."""
     across, down = tl.cdiv(columns, COLUMNS), tl.cdiv(rows, ROWS)
     part = tl.program_id(0) // across
     batch = part // down
@@ -262,7 +261,7 @@ def _exact(
 
 
 def strides_of(x: Tensor) -> tuple[int, int, int]:
-    """Strides of [B, R, K], the batch's 0 if one batch serves all."""
+    """Strides of [B, R, K]; 0 for the batch if it is shared."""
     return (x.stride(0) if x.shape[0] > 1 else 0, x.stride(1), x.stride(2))
 
 
@@ -299,7 +298,7 @@ def dot_tile(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Tensor, bl
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """out [C, B, M, N] = sum_k a*b; a [C, Ba, M, K], b [C, Bb, N, K]: blocks as batches where there is one batch."""
+    """out [C, B, M, N] = sum_k a*b; a [C, Ba, M, K], b [C, Bb, N, K]: blocks as batches if there is one batch."""
     if out.shape[1] == 1:
         a, b, out = (x.transpose(0, 1) for x in (a, b, out))
     for each in zip(a, b, out, strict=True):
@@ -307,7 +306,7 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _test(sums: Tensor, a: Rows, b: Rows, out: Tensor, counter: Tensor, found: Tensor, terms: int) -> None:
-    """The rounding test of a tile; no sum of it has more than `terms` inexact steps per term."""
+    """The rounding test of a tile; every term of its sums passes through at most `terms` inexact steps."""
     batch, rows, columns = out.shape
     height, width = (1, 1024) if columns > 512 else (4, 256) if columns > 128 else (16, 64)
     grid = (triton.cdiv(columns, width) * triton.cdiv(rows, height) * batch,)

@@ -1,9 +1,9 @@
 """Sums of rows and one-hot sums on a GPU, with no host round trip.
 
 In: binary32 rows, or terms with an index. Out: the words of sums.sum_rows and one_hot.one_hot_sum, their twins. First
-pass: every sum, the sum of its magnitudes and its lowest bit, in pieces of rows or by atomic additions (any order: the
-bound does not mention one). Second: the rounding test (docs/numerics-products.md, section 7). Third: the exact tier for
-what is on the list.
+pass: every sum, the sum of its magnitudes and its lowest bit, in pieces of rows or by atomic additions (in any order:
+the bound does not depend on it). Second: the rounding test (docs/numerics-products.md, section 7). Third: the exact
+tier for the sums on the list.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from vgame.arithmetic.triton.exact import MOST_TERMS, ROWS, SELECTED, collect, e
 from vgame.arithmetic.triton.products import PROGRAMS, fineness, is_exact, strides_of, zeroed
 from vgame.arithmetic.workspace import batch_of, spans
 
-#: Terms of a piece of a row, which one instance of the kernel adds up; rows that lie beside each other: side by side,
-#: in about as many pieces as a piece has steps.
+#: Terms of a piece of a row, which one instance of the kernel adds up; adjacent rows are added side by side, in about
+#: as many pieces as a piece has steps.
 PIECE, BESIDE = 1 << 13, 32
 #: One-hot sums that are accumulated at a time (20 bytes each).
 DENSE = 1 << 24
@@ -72,8 +72,8 @@ def _scatter(
     index, index_batch, x, x_batch, x_row, x_step, sums, sizes, fines, counts, m, columns, length,
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every term [B, n, K] to the sum that its index names: the sum, its magnitudes, its largest fineness, its number
-    of terms."""
+    """Add every term [B, n, K] to the sum of its index: the sum, its magnitudes, its largest fineness, its number of
+    terms."""
     across, along = tl.cdiv(columns, COLUMNS), tl.cdiv(length, BLOCK)
     first, part = tl.program_id(0) % across, tl.program_id(0) // across
     batch, row = part // along, first * COLUMNS + tl.arange(0, COLUMNS)
@@ -161,9 +161,9 @@ def _exact_selected(
 
 
 class _Sums:
-    """s, magnitudes and finenesses of sums [pieces, rows, columns], and the list of those that stay open.
+    """s, magnitudes and finenesses of sums [pieces, rows, columns], and the list of the sums that stay open.
 
-    memory: binary64 twice, int32, of so many elements each; int32 [1], which is zero when the list begins.
+    memory: binary64 twice and int32, with as many elements; int32 [1], which is zero when the list begins.
     """
 
     def __init__(self, shape: tuple[int, int, int], memory: Sequence[Tensor]):
@@ -194,8 +194,8 @@ class _Sums:
         )
 
     def settle(self, exact: Callable[[int, int], None], length: int) -> None:
-        """exact(instances, block) starts the exact tier for rows of `length` terms; then the numbers, if they are asked
-        for."""
+        """exact(instances, block) starts the exact tier for rows of `length` terms; then the numbers are recorded, if
+        counting is on."""
         exact(programs(self.sums.device, PROGRAMS), min(1024, triton.next_power_of_2(length)))
         if is_counted():
             tally(self.found.numel(), 0, int(self.counter))
