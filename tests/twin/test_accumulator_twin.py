@@ -251,8 +251,8 @@ def test_unequal_ranges_revert(arithmetic: Contract, lengths: tuple[int, int]) -
     assert (caught.value.name, caught.value.arguments) == ("UnequalRanges", lengths)
 
 
-def test_memory_is_given_back(arithmetic: Contract) -> None:
-    """A dot product leaves its result and nothing else; what lay in memory before is untouched."""
+def test_memory_is_released(arithmetic: Contract) -> None:
+    """A dot product leaves only its result in memory; earlier content is unchanged."""
     from eth_utils import keccak
 
     data = pack([0x3F800000] * 1000)

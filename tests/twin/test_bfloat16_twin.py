@@ -1,4 +1,4 @@
-"""The contract and the reference agree where the output has 8 bits: RN of the exact value, never of a rounded one.
+"""The contract and the reference agree for outputs of 8 bits: RN of the exact value, never of a rounded one.
 
 Values that draws of binary32 almost never hit: next to midpoints of bfloat16 numbers, and exactly on them.
 """
@@ -74,7 +74,7 @@ def test_functions(arithmetic: Contract, function: Function) -> None:
 
 
 @pytest.mark.parametrize("function", [Function.ADD, Function.MUL, Function.DIV], ids=lambda f: f.name)
-def test_the_draws_tell_double_rounding(function: Function) -> None:
+def test_the_draws_reveal_double_rounding(function: Function) -> None:
     """The damaged twin: RN of the binary32 result differs on some of them."""
     words = [evaluate(function, a, b) for a, b, _ in draws(function)]
     right = [evaluate(function, a, b, bits=BFLOAT16_BITS) for a, b, _ in draws(function)]
@@ -131,8 +131,7 @@ def test_the_reference_rounds_to_the_nearest() -> None:
 
 
 def test_sums(arithmetic: Contract) -> None:
-    """Partial sums that say in their class that they are rounded to 8 bits, merged and rounded; the plain ones differ
-    from some."""
+    """Partial sums of the class rounded to 8 bits, merged and rounded; some differ from the plain ones."""
     random, differing = Random(9), 0
     for _ in range(400):
         a, b = row(random, random.randrange(2, 40))

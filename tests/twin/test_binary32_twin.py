@@ -51,14 +51,14 @@ def test_contract_equals_reference(arithmetic: Contract, function: Function) -> 
     assert not wrong, wrong[:5]
 
 
-def test_draws_tell_functions_apart(arithmetic: Contract) -> None:
+def test_draws_distinguish_all_functions(arithmetic: Contract) -> None:
     """The damaged twin: a tenth of the draws already distinguishes every function from every other."""
     triples = operands(Function.ADD, Random(0))[::10]
     results = {f: tuple(on_chain(arithmetic, f, triples)) for f in SIMPLE}
     assert len(set(results.values())) == len(SIMPLE)
 
 
-def test_codes_are_the_twins() -> None:
+def test_the_contract_and_the_reference_have_the_same_codes() -> None:
     """Functions.sol names the same codes as functions.py."""
     found = re.findall(r"uint8 internal constant (\w+) = (\d+);", SOURCE.read_text())
     assert {name: int(code) for name, code in found} == {f.name: int(f) for f in Function}

@@ -1,6 +1,6 @@
 """Execution gas of the arithmetic: equal to docs/gas-arithmetic.json, and within its budgets.
 
-After a change that is meant: VGAME_UPDATE_GAS=1 pytest tests/twin/test_gas.py, and review the difference.
+After an intended change: VGAME_UPDATE_GAS=1 pytest tests/twin/test_gas.py, and review the difference.
 Every figure is the gas of the library call itself, without the transaction, its calldata and the harness.
 """
 

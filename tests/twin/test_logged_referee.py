@@ -74,7 +74,7 @@ LOGS = [("sums", 32), ("sums", 27), ("functions", 29), ("selections", 32)]
 
 
 @pytest.mark.parametrize(("name", "bits"), of_many(LOGS, *LOGS[1:]))
-def test_every_element_is_decided_as_it_was_computed(name: str, bits: int, machine: Contract, tmp_path: Path) -> None:
+def test_every_element_is_decided_as_computed(name: str, bits: int, machine: Contract, tmp_path: Path) -> None:
     """Contract, reference and executor agree; one flipped bit in the claim or in the proof is refused."""
     torch.manual_seed(0)
     step, random, wrong, directions = step_of(PROGRAMS[name](), bits, machine, tmp_path), Random(5), [], set()
@@ -115,7 +115,7 @@ def test_another_log_gives_another_word_or_none(machine: Contract, tmp_path: Pat
     assert refused((content, siblings, path), (*context[:13], bytes(32))) == "WrongRoot"
 
 
-def test_a_neighbours_entry_is_none_of_this_element(machine: Contract, tmp_path: Path) -> None:
+def test_an_entry_of_a_neighbour_does_not_count_for_an_element(machine: Contract, tmp_path: Path) -> None:
     """An element whose entry matters: with all other entries of the leaf it has its word without an entry, with its own
     the other word."""
     step = step_of(sums(), 32, machine, tmp_path)

@@ -31,7 +31,7 @@ def packed(words: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
-def told(moments: Moments, terms: int) -> bytes:
+def expected(moments: Moments, terms: int) -> bytes:
     """The harness's results for a sum."""
     words = [moments.word(terms, bits, entry) for bits in BITS for entry in Direction]
     return moments.encode() + struct.pack(f">{len(words)}I", *words)
@@ -93,7 +93,7 @@ def test_products(logged: Contract, kind) -> None:
     found = logged.call("dots", a, b, [len(x) for x, _ in rows], terms)
     for (x, y), k, result in zip(rows, terms, found, strict=True):
         moments = moments_dot(x, y)
-        assert bytes(result) == told(moments, k), (x, y, k)
+        assert bytes(result) == expected(moments, k), (x, y, k)
         free += len({moments.word(k, 32, entry) for entry in Direction}) > 1
     assert free > 20 or kind in (vanishing, overflowing)
 
@@ -108,7 +108,7 @@ def test_at_the_edge_of_the_bound(logged: Contract) -> None:
         for side, beside, sign in product((1, -1), (-1, 0, 1), (1, -1)):
             moments = Moments(Partial(0, sign * (middle + side * (e + beside))), magnitude, 0)
             result = logged.call("merged", moments.encode(), moments_sum([]).encode(), terms)
-            assert bytes(result) == told(moments, terms)
+            assert bytes(result) == expected(moments, terms)
             free = moments.word(terms, 32, Direction.DOWN) != moments.word(terms, 32, Direction.UP)
             far = odd if side > 0 else odd + 1
             assert free == (beside < 0 or (beside == 0 and far % 2 == 0))
@@ -120,7 +120,7 @@ def test_a_sum_that_no_order_rounds_has_no_freedom(logged: Contract) -> None:
     for quantum, more, free in ((277, 0, False), (276, 0, True), (277, 1, True), (277, -1, False)):
         moments = Moments(Partial(0, middle), magnitude + more, quantum)
         result = logged.call("merged", moments.encode(), moments_sum([]).encode(), 9)
-        assert bytes(result) == told(moments, 9)
+        assert bytes(result) == expected(moments, 9)
         assert (moments.word(9, 32, Direction.DOWN) != moments.word(9, 32, Direction.UP)) == free
 
 
@@ -131,8 +131,10 @@ def test_sums_and_one_hot_sums(logged: Contract) -> None:
         words = [random.choice((draw(random), random.getrandbits(32) & 0xBFFFFFFF)) for _ in range(count)]
         index = [random.choice((3, 3, 4, 0xFFFFFFFF)) for _ in range(count)]
         chosen = [w for i, w in zip(index, words, strict=True) if i == 3]
-        assert bytes(logged.call("sums", 1, b"", packed(words), count)) == told(moments_sum(words), count)
-        assert bytes(logged.call("sums", 2, packed(index), packed(words), count)) == told(moments_sum(chosen), count)
+        assert bytes(logged.call("sums", 1, b"", packed(words), count)) == expected(moments_sum(words), count)
+        assert bytes(logged.call("sums", 2, packed(index), packed(words), count)) == expected(
+            moments_sum(chosen), count
+        )
 
 
 def test_moments_are_merged_and_only_canonical_ones_are_read(logged: Contract) -> None:
@@ -140,7 +142,7 @@ def test_moments_are_merged_and_only_canonical_ones_are_read(logged: Contract) -
     for _ in range(60):
         one, two = (moments_dot(*anything(random)) for _ in range(2))
         result = logged.call("merged", one.encode(), two.encode(), 64)
-        assert bytes(result) == told(one.merge(two), 64) and Moments.decode(one.encode()) == one
+        assert bytes(result) == expected(one.merge(two), 64) and Moments.decode(one.encode()) == one
     good, nan = moments_dot([ONE], [ONE]).encode(), moments_dot([0x7FC00000], [ONE]).encode()
     for bad in (
         good[:-1],

@@ -53,7 +53,7 @@ def steps(referee: Contract, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def drawn(operator: Operator, random: Random, count: int) -> list[int]:
-    """Elements: the first, the last and others; one only where each costs 64 calls."""
+    """Elements: the first, the last and others; only one if each costs 64 calls."""
     middle = random.sample(range(operator.elements), min(count, operator.elements))
     if isinstance(operator, Contraction) and operator.blocks > 4:
         return middle[:1]
@@ -83,7 +83,8 @@ def test_every_element_is_decided_and_its_forgeries_are_refused(steps: dict[str,
 
 
 def test_too_little_gas_never_decides(steps: dict[str, StepOnChain]) -> None:
-    """With any gas the contract says the right word or reverts, also where the elementary functions run out of it."""
+    """With any amount of gas the contract gives the right word or reverts, also if the elementary functions run out of
+    gas."""
     step = steps["functions"]
     program = step.history.program.operators
     for function in (Function.EXP, Function.ADD):
@@ -154,7 +155,7 @@ def test_wrong_openings(steps: dict[str, StepOnChain]) -> None:
 
 
 def test_words_of_another_place(steps: dict[str, StepOnChain]) -> None:
-    """Genuine words of a tensor, from a place that the element does not read."""
+    """Right words of a tensor, from a place that the element does not read."""
     step = steps["layouts"]
     o = find(step, lambda op: isinstance(op, Copy) and op.sizes == (1000,))
     near, far = proof_of(step, o, 127), proof_of(step, o, 128)
@@ -292,7 +293,7 @@ def test_unknown_functions_and_versions(steps: dict[str, StepOnChain]) -> None:
 # ---- the game's queries ----
 
 
-def test_questions_about_a_program(steps: dict[str, StepOnChain]) -> None:
+def test_the_games_queries_about_a_program(steps: dict[str, StepOnChain]) -> None:
     for step in steps.values():
         history, program = step.history, step.history.program
         assert step.referee.call("program", program.root, program.header) == (
@@ -341,7 +342,7 @@ def test_code_sizes() -> None:
     assert max(sizes.values()) < CODE_SIZE_BUDGET, sizes
 
 
-def test_every_error_is_provoked() -> None:
+def test_every_error_is_tested() -> None:
     """Each custom error of the referee is expected by name in this file, or its reason not to is."""
     names = {entry["name"] for entry in artifact("Referee")["abi"] if entry["type"] == "error"}
     source = Path(__file__).read_text()
