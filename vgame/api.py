@@ -1,11 +1,12 @@
-"""The Python API: prepare, train, audit, locate. Re-exported by `vgame`; compute, then return, print nothing.
+"""The Python API: prepare, train, audit, locate. Re-exported by `vgame`. The functions return results and print
+nothing.
 
 Arguments that several functions share:
 
 - `device`: "default", "compatible", "reversed" or "cuda" (docs/guide.md). "compatible" needs an environment that is
-  set before torch is loaded, so it runs in a process of its own; the logger `vgame` says so.
+  set before torch is loaded, so it runs in a process of its own; the logger `vgame` reports this.
 - `progress`: False; True for a bar on the terminal; or a function of (what, done, total, detail).
-- `cancel`: asked after every step, True to stop: `vgame.Cancelled` is raised, what is committed stays.
+- `cancel`: called after every step; True stops: `vgame.Cancelled` is raised, and committed steps are kept.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def train(
     model: torch.nn.Module | None = None,
     metrics: Metrics | None = None,
 ) -> Run:
-    """Train a bundle, or a job (it is prepared), or continue the run in the folder; every `keep`-th checkpoint is kept,
-    and the newest.
+    """Train a bundle, or a job (which is prepared first), or continue the run in the folder. Every `keep`-th checkpoint
+    and the newest one are kept.
 
     `callbacks`: called after every checkpoint as (step, model, losses of the interval); `model`, of the task's class,
     has the weights of that step. Use them to evaluate, plot or save; changes to this model do not affect the run.
@@ -100,17 +101,17 @@ def train(
                     f"device {device} needs a process of its own: set it by `torchrun ... -m vgame train --device "
                     f"{device}`"
                 )
-            teller = _teller(callbacks, model) if own_rank() == 0 else None
-            found = train_shared(source, run, device, keep, listener, listener, teller, metrics=metrics)
+            committed = _committed(callbacks, model) if own_rank() == 0 else None
+            found = train_shared(source, run, device, keep, listener, listener, committed, metrics=metrics)
             return Run(found or open_run(run), listener.forecast)
         if not _apart(device):
-            teller = _teller(callbacks, model)
-            store, _ = train_run(source, run, device, keep, listener, listener, False, teller, metrics)
+            committed = _committed(callbacks, model)
+            store, _ = train_run(source, run, device, keep, listener, listener, False, committed, metrics)
             return Run(store, listener.forecast)
         if callbacks or metrics:
             raise VgameError(
                 f"device {device} runs in a process of its own, which cannot call your functions; "
-                "leave callbacks and metrics out"
+                "remove callbacks and metrics, or use another device"
             )
         prepare_run(source, run, listener)
         try:
@@ -121,7 +122,7 @@ def train(
     return Run(open_run(run), listener.forecast)
 
 
-def _teller(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Committed | None:
+def _committed(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Committed | None:
     """A function that loads a state into the model and calls the callbacks."""
     if not callbacks:
         return None
@@ -130,13 +131,13 @@ def _teller(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Com
             "callbacks get the module with the weights of their step; pass the module: vgame.train(..., model=model)"
         )
 
-    def tell(store: Store, state: Any, losses: Sequence[float]) -> None:
+    def call_back(store: Store, state: Any, losses: Sequence[float]) -> None:
         labels = store.bundle.program.labels.state
         load_named(model, {l.name: t.cpu().reshape(l.shape) for l, t in zip(labels, state, strict=True)})
         for callback in callbacks:
             callback(store.step, model, list(losses))
 
-    return tell
+    return call_back
 
 
 # ---- checks ----
@@ -151,15 +152,15 @@ class AuditResult:
     complete: bool
     """The run was complete."""
     checked: tuple[int, ...]
-    """Numbers of the checkpoints, from 1."""
+    """Numbers of the checked checkpoints, from 1."""
     differs: int | None
     """The first checkpoint that differs, None if all match."""
     theirs: str
-    """Hex: the run's root, or the first value that differs."""
+    """Hex: the run's root, or its first value that differs."""
     mine: str
-    """The same of this execution."""
+    """Hex: the root or the value of this execution."""
     step: int | None = None
-    """The step whose recorded loss differs although its states agree; else None."""
+    """The step whose recorded loss differs although the states are equal; else None."""
 
 
 def audit(
@@ -178,15 +179,15 @@ def audit(
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
 ) -> AuditResult:
-    """Execute a run again and compare: whole, or `segments` (first and last checkpoint), or each interval with
+    """Execute a run again and compare: the whole run, or `segments` (first and last checkpoint), or each interval with
     probability `sample`.
 
     `run` may be the URL of a published run; `mirrors`: other URLs of it, used if the first fails. `seed` makes the
-    sample repeatable; 0: it cannot be predicted. `order`: the folder of a bundle; StoreError unless the run is a run of
+    sample repeatable; with 0 it cannot be predicted. `order`: the folder of a bundle; StoreError unless the run trains
     it. `workers`: processes that execute parts at the same time, from the checkpoints that the run keeps; `record`: a
     file of the parts found equal, from which a stopped audit continues; `timeout`: seconds without a new step after
     which a worker is replaced; `ray`: the address of a Ray cluster that executes the parts instead (`local` starts
-    one). In a process group of several, all ranks call this and share every step; each gets the result.
+    one). In a process group of several ranks, all call this and share every step; each gets the result.
     """
     place, segment = _place(run, mirrors), None if segments is None else f"{segments[0]}..{segments[1]}"
     with _Listener(progress, cancel) as listener:
@@ -206,8 +207,8 @@ def audit(
 
 
 def locate(first: Run | Folder, second: Run | Folder, *, device: str = "default") -> Difference | None:
-    """The first difference of two runs of one job: step, operator, element and both words; None if they are equal up to
-    the end of the shorter one."""
+    """The first difference between two runs of one job: step, operator, element and both words; None if they are equal
+    up to the end of the shorter one."""
     folders = _folder(first), _folder(second)
     if not _apart(device):
         return find_difference(*folders, device)[0]
@@ -220,7 +221,7 @@ def _place(run: Run | Folder, mirrors: Sequence[str]) -> Path | list[str]:
     if is_url(run):
         return [str(run), *mirrors]
     if mirrors:
-        raise VgameError(f"mirrors {list(mirrors)}: {run} is a folder; mirrors are for a run behind a URL")
+        raise VgameError(f"mirrors = {list(mirrors)}: {run} is a folder; mirrors are for a run at a URL")
     return _folder(run)
 
 
@@ -229,13 +230,14 @@ def _folder(run: Run | Folder) -> Path:
 
 
 def _apart(device: str) -> bool:
-    """Does the device need an environment of its own? This process may have loaded torch without it, and must not keep
-    it."""
+    """Whether the device needs an environment of its own. This process may have loaded torch without it, and must not
+    keep it."""
     return bool(find(device).environment)
 
 
 class _Listener(NullProgress):
-    """Passes progress to the caller's function, writes stages to the log, and asks `cancel` whether to stop."""
+    """Passes progress to the caller's function, writes stages to the log, and calls `cancel` to see whether to
+    stop."""
 
     def __init__(self, progress: bool | Progress, cancel: Cancel | None) -> None:
         self.bar = Reporter() if progress is True else None
@@ -264,4 +266,6 @@ class _Listener(NullProgress):
         if self.tell:
             self.tell(what, done, total, detail)
         if self.cancel and self.cancel():
-            raise Cancelled(f"{what} was cancelled at {done} of {total}; call again to go on from the last checkpoint")
+            raise Cancelled(
+                f"{what} was cancelled at {done} of {total}; call again to continue from the last checkpoint"
+            )

@@ -1,4 +1,4 @@
-"""A bonus by accuracy, in Python: an escrow beside a game. Re-exported by `vgame`; needs the extra
+"""A bonus for accuracy, in Python: an escrow contract next to a game. Re-exported by `vgame`; needs the extra
 `chain`."""
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class Escrow(EscrowContract):
     """The escrow at an address: bonuses for trainers whose trained state reaches a mark on a committed test set
     (docs/bonus.md).
 
-    Amounts are in wei, times in seconds. A bonus is named by its identity, 32 bytes.
+    Amounts are in wei, times in seconds. The identity of a bonus has 32 bytes.
     """
 
     @classmethod
     def deploy(cls, game: Game) -> Escrow:
-        """Put a new escrow for a game on its chain."""
+        """Deploy a new escrow for a game on its chain."""
         assert game.wallet is not None
         return cls(game, game.wallet.deploy(NAME, game.address))
 
@@ -42,24 +42,24 @@ class Escrow(EscrowContract):
         validate: float | None = None,
     ) -> bytes:
         """Lock `amount` for the trainer of a job that is not claimed yet. It is paid if the task's evaluation of the
-        trained state counts `total` to `least` or more. `window`: None takes the shortest one in which delaying the
-        evaluation costs more than it gains. `validate`: seconds for comparing the evaluation's program with the task's
-        code (None: 60, 0: none)."""
+        trained state gives `total` as `least` or more. `window`: None means the shortest window in which a delay of
+        the evaluation costs more than it gains. `validate`: seconds for comparing the evaluation's program with the
+        task's code (None: 60, 0: none)."""
         return bonus.promise(self, job, training, task, total, least, amount, window, nonce, validate)
 
     def check(self, identity: bytes, training: Bundle, task: Task) -> None:
-        """As a trainer, before the work: Abstain if the task measures something else than the bonus pays for, or if the
-        window is too short."""
+        """For a trainer, before the work: raises Abstain if the task's evaluation is not the one that the bonus pays
+        for, or if the window is too short."""
         bonus.check(self.promised(identity), training, task)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
-        """The evaluation of a trained run that the bonus asks for; order it with `game.post`, then train and claim it
-        as any job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
+        """The evaluation of a trained run that the bonus requires. Order it with `game.post`, then train and claim it
+        like any job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
         `promise`."""
         return bonus.evaluation_bundle(self, self.promised(identity), run, task, validate)
 
     def pay(self, identity: bytes, job: bytes, run: Run | Folder, evaluation: Run | Folder) -> int:
-        """Show that the final evaluation `job` reaches the mark; returns the wei added to the trainer's credits.
+        """Prove that the final evaluation `job` reaches the mark; returns the wei added to the trainer's credits.
         ContractError `MarkMissed` if it does not."""
         return bonus.pay(self, identity, job, run, evaluation)
 

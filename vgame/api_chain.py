@@ -35,7 +35,7 @@ log = logging.getLogger("vgame")
 
 @dataclass(frozen=True)
 class Node:
-    """A chain for trying things out: its `url`, and the private `keys` of funded accounts; these keys are public."""
+    """A chain for experiments: its `url`, and the private `keys` of funded accounts; these keys are public."""
 
     url: str
     keys: tuple[str, ...]
@@ -43,8 +43,7 @@ class Node:
 
 @contextmanager
 def embedded_chain() -> Iterator[Node]:
-    """The embedded chain on loopback, as long as the block lasts. Time passes with transactions, or by
-    `Chain.advance`."""
+    """Context with the embedded chain on loopback. Time passes with transactions, or by `Chain.advance`."""
     from eth_tester.backends.pyevm.main import get_default_account_keys
 
     from vgame.chain.embedded import serve
@@ -59,7 +58,7 @@ def embedded_chain() -> Iterator[Node]:
 
 
 class Game(contract.Game):
-    """The contract at an address, with the wallet that sends its transactions. ChainError unless all its parts are
+    """The contract at an address, with the wallet that sends the transactions. ChainError unless all its parts are
     those of this version."""
 
     def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
@@ -69,11 +68,11 @@ class Game(contract.Game):
 
     @classmethod
     def deploy(cls, wallet: Wallet) -> Game:
-        """Put a new game on the wallet's chain."""
+        """Deploy a new game on the wallet's chain."""
         return cls(wallet.chain, deploy_game(wallet), wallet)
 
     def post(self, bundle: Bundle, nonce: int = 0) -> Order:
-        """Order a bundle's job; pays its reward. The same order once more needs another `nonce`."""
+        """Order a bundle's job; pays its reward. To repeat an order, use another `nonce`."""
         return Order(self, client.post_job(self, bundle, nonce))
 
 
@@ -91,12 +90,12 @@ class Order:
         return self.game.job(self.job).phase.name.lower()
 
     def close(self) -> int:
-        """End the job if its time is over, and withdraw all that the contract owes the wallet: wei. ChainError if there
-        is neither."""
+        """End the job if its time is over, and withdraw all credits of the wallet; returns the wei. ChainError if
+        neither is possible."""
         return client.close_job(self.game, self.job)[1]
 
     def receive(self, bundle: Bundle | Path | str, source: str, out: Path | str) -> Received:
-        """As the client, get the trained state: fetch it from the trainer's URL, confirm, wait for the key, write the
+        """For the client, get the trained state: fetch it from the trainer's URL, confirm, wait for the key, write the
         safetensors file `out`. Complains, requests and declines by the rules of docs/delivery.md. VgameError if the job
         ends without its state. After an interruption, call it again to continue."""
         held = bundle if isinstance(bundle, Bundle) else Bundle.load(bundle)
@@ -142,7 +141,7 @@ class _Agent:
         self._player: Any = None
 
     def step(self) -> bool:
-        """The next move, if there is one: True if it was made. The first call computes the whole run before that.
+        """Make the next move, if there is one; True if it was made. The first call computes the whole run before that.
         VgameError if a temporary problem prevents it; the next call tries again."""
         with use_device(self.device) as kind:
             self._begin(kind)
@@ -161,7 +160,7 @@ class _Agent:
 
 
 class TrainerAgent(_Agent):
-    """Accepts an order, trains its bundle (a folder), claims, defends, withdraws. Started again on the same store it
+    """Accepts an order, trains its bundle (a folder), claims, defends, withdraws. A new agent with the same store
     continues."""
 
     role = "trainer"
@@ -194,10 +193,10 @@ class TrainerAgent(_Agent):
 
 
 class AuditorAgent(_Agent):
-    """Executes a bundle (a folder) again, and disputes the claims of named jobs that differ. It plays the jobs in
-    `orders`, the orders of the addresses in `clients`, and all claims of the bundle, `hunt` at a time; without these
-    arguments, all claims, eight at a time. `log`: the trainer's run folder, needed for a bundle in mode `logged`.
-    `published`: folder or URLs of the trainer's run, whose states save time.
+    """Executes a bundle (a folder) again, and disputes claims that differ. It audits the jobs in `orders`, the orders
+    of the addresses in `clients`, and all claims of the bundle, `hunt` at a time; without these arguments, all claims,
+    eight at a time. `log`: the trainer's run folder, needed for a bundle in mode `logged`. `published`: folder or URLs
+    of the trainer's run, whose states save time.
     """
 
     role = "auditor"
@@ -229,7 +228,7 @@ class AuditorAgent(_Agent):
         return bool(self._player.round())
 
     def run(self) -> None:
-        """Play until every job that it plays has ended. Waits during outages."""
+        """Play until all its jobs have ended. Waits during outages."""
         with use_device(self.device) as kind:
             self._begin(kind)
         retry = Retry(self.reporter, self.seat.poll)

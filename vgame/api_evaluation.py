@@ -1,8 +1,7 @@
 """Evaluation that can be disputed: a job of its own that measures a trained state over held-out data.
 
 In: an `Evaluation` and a module that holds the weights. Out: a task whose step measures one batch and adds to totals in
-the state. There is no optimizer and nothing is trained, so a run of this task is checked, located and disputed like
-every other.
+the state. No weights are trained. A run of this task is audited, located and disputed like every other.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from vgame.job.file import Terms
 from vgame.tasks.task import SAMPLES, TOTALS, Batch, Evaluation, Task
 
 SIZES = "sizes"  # `sizes.NAME`: sum of an integer total's absolute values, in binary32
-# of a size: binary32 loses less than 2^29 of it in 2^24 steps, so below this no total has passed 2^31
+# limit of a size: binary32 loses less than 2^29 of it in 2^24 steps, so below this limit no total has passed 2^31
 LARGEST = 2.0**30
 
 
@@ -67,31 +66,31 @@ def evaluate(
     progress: bool | Progress = False,
     cancel: Cancel | None = None,
 ) -> Evaluated:
-    """Measure the last committed state of a run by the task's `evaluate`, into a run of its own in `folder`; resumable.
+    """Measure the last committed state of a run by the task's `evaluate`, as a run of its own in `folder`; resumable.
 
-    `task` is that of the run, or another one with the same module. `validate`: as for `prepare`. ProgramError if a
+    `task`: the task of the run, or another one with the same module. `validate`: as for `prepare`. ProgramError if a
     total is not finite.
     """
     bundle = prepare(evaluation_job(run, task), progress=progress, cancel=cancel, validate=validate)
     done = train(bundle, folder, device=device, progress=progress, cancel=cancel)
     if (at := done.divergence) is not None:
         raise ProgramError(
-            f"evaluate: a total is not finite after batch {at.step}; measure in integers, or look at the data"
+            f"evaluate: a total is not finite after batch {at.step}; measure in integers, or check the data"
         )
     return evaluated(done)
 
 
 def evaluated(run: Run | Folder) -> Evaluated:
     """The numbers of an evaluation's run. StoreError if it is not an evaluation, or not complete; ProgramError if an
-    integer total may have passed 2^31, beyond which it wraps to -2^31."""
+    integer total may have passed 2^31, where it wraps to -2^31."""
     run = run if isinstance(run, Run) else Run.open(run)
     state, sizes = (_numbers(run, prefix) for prefix in (TOTALS, SIZES))
     if SAMPLES not in state or not run.done:
-        raise StoreError(f"{run.folder} is not the run of an evaluation that has ended; `vgame evaluate` makes one")
+        raise StoreError(f"{run.folder} is not the run of a complete evaluation; create one by `vgame evaluate`")
     if large := [name for name, size in sizes.items() if size >= LARGEST]:
         raise ProgramError(
             f"the evaluation {run.folder} counts {sizes[large[0]]:.3g} of {large[0]}; integers are added up in 32 "
-            "bits, so 2^30 is the most: return it as a float, or measure smaller numbers"
+            "bits, so less than 2^30 is allowed: return a float, or measure smaller numbers"
         )
     samples = state.pop(SAMPLES)
     return Evaluated(state, int(samples), run)
@@ -103,8 +102,8 @@ def _numbers(run: Run, kind: str) -> dict[str, int | float]:
 
 
 def evaluation_job(run: Run | Folder, task: Task, *, interval: int = 10, terms: Terms | None = None) -> Job:
-    """The evaluation of a run's last committed state, as a job that can be ordered like any other. JobFileError if the
-    task has none."""
+    """The evaluation of a run's last committed state, as a job that can be ordered like any other. ProgramError if the
+    task has no evaluation."""
     if task.evaluate is None:
         raise ProgramError(
             "the task has no evaluation; write Task(..., evaluate=vgame.Evaluation(measure, data, batch))"
@@ -116,14 +115,14 @@ def evaluation_job(run: Run | Folder, task: Task, *, interval: int = 10, terms: 
 
 
 def _loaded(model: nn.Module, run: Run) -> nn.Module:
-    """A copy of the model with every parameter and buffer of the run, also those that no state_dict holds."""
+    """A copy of the model with every parameter and buffer of the run, also buffers outside the state_dict."""
     model = copy.deepcopy(model)
     state = run.start().state
     mine = dict((*model.named_parameters(), *model.named_buffers()))
     wrong = [n for n, t in mine.items() if n not in state or state[n].shape != t.shape]
     if wrong:
         raise ProgramError(
-            f"the run {run.folder} is of another module: it has no {wrong[0]} of shape {tuple(mine[wrong[0]].shape)}"
+            f"the run {run.folder} trains another module: it has no {wrong[0]} of shape {tuple(mine[wrong[0]].shape)}"
         )
     with torch.no_grad():
         for name, tensor in mine.items():
@@ -132,12 +131,12 @@ def _loaded(model: nn.Module, run: Run) -> nn.Module:
 
 
 def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
-    """One pass over the held-out data, batch after batch. ProgramError if `measure` returns anything that cannot be
+    """One pass over the held-out data, batch after batch. ProgramError if `measure` returns a value that cannot be
     added up."""
     samples = len(next(iter(evaluation.data.values()), ()))
     if not samples:
         raise ProgramError(
-            "evaluate: there are no held-out samples; give tensors that count them in their first dimension"
+            "evaluate: there are no held-out samples; give tensors with the samples in their first dimension"
         )
     _check_batch(evaluation.batch, samples)
     measured = Measured(model, _zeros(evaluation, model))
@@ -150,7 +149,7 @@ def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
             if (size := getattr(module.sizes, name, None)) is not None:
                 setattr(module.sizes, name, size + more.float().abs())
         setattr(module.totals, SAMPLES, getattr(module.totals, SAMPLES) + evaluation.batch)
-        # finite whatever the data hold: a "loss" that cannot end the run
+        # a "loss" that is finite for all data, so that it cannot end the run
         return getattr(module.totals, SAMPLES).float()
 
     nothing = torch.optim.SGD(measured.model.parameters(), lr=1.0)
@@ -163,13 +162,13 @@ def _check_batch(batch: int, samples: int) -> None:
     if samples % batch:
         smaller = next(b for b in range(batch, 0, -1) if samples % b == 0)
         raise ProgramError(
-            f"evaluate: {samples} held-out samples are no whole number of batches of {batch}; "
+            f"evaluate: {samples} held-out samples are not a multiple of batch = {batch}; "
             f"write batch={smaller}, or leave {samples % batch} samples out"
         )
 
 
 def _zeros(evaluation: Evaluation, model: nn.Module) -> dict[str, torch.Tensor]:
-    """What `measure` returns for the first batch, as zeros."""
+    """Zeros of the form that `measure` returns for the first batch."""
     first = {name: t[: evaluation.batch] for name, t in evaluation.data.items()}
     with torch.no_grad():
         found = evaluation.measure(copy.deepcopy(model).eval(), first)
@@ -179,8 +178,8 @@ def _zeros(evaluation: Evaluation, model: nn.Module) -> dict[str, torch.Tensor]:
     for name, value in found.items():
         if not (isinstance(name, str) and name.isidentifier()) or name == SAMPLES or hasattr(nn.Module(), name):
             raise ProgramError(
-                f"measure returned the name {name!r}; a Python name is expected, none of a module's own and not "
-                f'"{SAMPLES}"'
+                f"measure returned the name {name!r}; a Python name is expected, which is no attribute of a module and "
+                f'not "{SAMPLES}"'
             )
         if not isinstance(value, torch.Tensor) or value.dim() or value.is_complex():
             what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)

@@ -25,30 +25,32 @@ SHARED = tuple(name for name in file.JobFile.model_fields if name not in ("model
 
 @dataclass(frozen=True)
 class Job:
-    """An order: `steps` training steps of a task, with a commitment every `interval` steps. JobFileError, when the job
-    is prepared, names every field that is wrong."""
+    """An order: `steps` training steps of a task, with a commitment every `interval` steps. When the job is prepared, a
+    JobFileError names every invalid field."""
 
     task: Task
     """Model, loss, optimizer and data."""
 
     _: KW_ONLY
     steps: int | None = None
-    """Training steps, at most 2^24. Either these or `epochs` are needed."""
+    """Training steps, at most 2^24. Give either `steps` or `epochs`."""
     epochs: float | None = None
-    """Passes over the data, of as many steps as a DataLoader has batches; the last step may go on into the next."""
+    """Passes over the data; a pass has as many steps as a DataLoader has batches. The last step may reach into the next
+    pass."""
     interval: int | None = None
-    """Steps between two checkpoints; None: a tenth of all. Each checkpoint takes the space of one state. An interval is
-    executed again after training was interrupted, when a part is audited, and for each duty in a dispute."""
+    """Steps between two checkpoints; None: a tenth of all steps. Each checkpoint takes the space of one state. An
+    interval is executed again after an interruption of training, when a part is audited, and for each duty in a
+    dispute."""
     seed: int = 0
-    """Seed of the samples' order and of dropout, from 0 to 2^64 - 1. It is public; another seed is another run."""
+    """Seed of the samples' order and of dropout, from 0 to 2^64 - 1. It is public; another seed gives another run."""
     schedule: Constant | Schedule | None = None
-    """Learning rates; None: those of the task's `schedulers`, or the optimizer's own throughout."""
+    """Learning rates; None: those of the task's `schedulers`, or else the optimizer's own rates in all steps."""
     initial: Run | Folder | Mapping[str, torch.Tensor] | None = None
-    """A finished run, which is continued (weights, the optimizer's slots, its count of steps; the schedule counts the
-    job's own steps), or a state_dict or a file of weights, which are loaded into the task's model."""
+    """A finished run, which is continued (weights, the optimizer's slots and step count; the schedule counts the job's
+    own steps), or a state_dict or a file of weights, which are loaded into the task's model."""
     mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
-    """How results are rounded. `correct`: correctly, so that every device has the same bits; `logged`: as in the paper
-    (docs/paper.md); `nearest`, `fp32`: only for comparing speeds, because honest runs differ."""
+    """Rounding of results. `correct`: correctly rounded, so that every device computes the same bits; `logged`: as in
+    the paper (docs/paper.md); `nearest`, `fp32`: only for speed comparisons, because honest runs differ."""
     log: LogTerms | None = None
     """In mode `logged`: bits and thresholds."""
     depth: int = 5
@@ -56,7 +58,7 @@ class Job:
     terms: Terms = field(default_factory=Terms)
     """Money and times of an order on a chain."""
     name: str = ""
-    """Name of the order, for people: at most 32 bytes."""
+    """Name of the order, for display: at most 32 bytes."""
 
     @classmethod
     def from_toml(cls, path: Folder) -> Job:
@@ -70,7 +72,7 @@ class Job:
             return self.steps
         if self.epochs is None or self.steps is not None or not 0 < self.epochs < 2**24:
             raise JobFileError(
-                f"steps = {self.steps}, epochs = {self.epochs}: either steps or epochs are expected, more than 0"
+                f"steps = {self.steps}, epochs = {self.epochs}: either steps or epochs, more than 0, is expected"
             )
         return math.ceil(self.epochs * self.task.epoch / self.task.accumulate)
 

@@ -1,4 +1,4 @@
-"""A run on disk, in Python: `vgame.Run`, the folder that training wrote."""
+"""A run on disk, in Python: `vgame.Run`, the folder written by training."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Folder = Path | str
 
 
 class Run:
-    """A run on disk: the folder that training wrote. `root` is the run root, hex: equal roots are equal runs."""
+    """A run on disk: the folder written by training. `root` is the run root, hex: equal roots mean equal runs."""
 
     def __init__(self, store: Store, forecast: Forecast | None = None) -> None:
         self._store = store
         self.forecast = forecast
-        """Forecast of the cost of the run on this machine; None for a run that was opened."""
+        """Forecast of the cost of the run on this machine; None for an opened run."""
 
     @classmethod
     def open(cls, folder: Folder) -> Run:
-        """Open an existing run. StoreError if the folder holds none, or a damaged one."""
+        """Open an existing run. StoreError if the folder holds no run, or a damaged one."""
         return cls(open_run(Path(folder)))
 
     @property
@@ -54,12 +54,12 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Is training complete?"""
+        """Whether training is complete."""
         return self._store.done
 
     @property
     def root(self) -> str:
-        """Run root, hex: equal roots are equal runs."""
+        """Run root, hex: equal roots mean equal runs."""
         return run_root(self._store, self._store.roots, len(self._store.roots))
 
     @property
@@ -69,15 +69,15 @@ class Run:
 
     @property
     def divergence(self) -> Divergence | None:
-        """The step, operator and element that was the first not to be finite, if training diverged."""
+        """The step, operator and element of the first value that is not finite, if training diverged; else None."""
         return self._store.divergence
 
     def state_dict(
         self, step: int | None = None, *, slots: bool = False, average: bool = False
     ) -> dict[str, torch.Tensor]:
-        """The state after a step (None: the last committed one), as `module.load_state_dict` takes it: keys, types and
-        tied weights are the module's. `slots`: also the optimizer's slots. `average`: the averaged weights (EMA,
-        SWA) of a task with `average`, in the places of the trained ones. A step that is not kept is executed again."""
+        """The state after a step (None: the last committed one), for `module.load_state_dict`: keys, types and tied
+        weights are the module's. `slots`: also the optimizer's slots. `average`: the averaged weights (EMA, SWA) of a
+        task with `average`, instead of the trained weights. A step without a kept checkpoint is executed again."""
         return named(of_average(self.bundle, average), self._at(step)[1], slots)
 
     def export(self, path: Folder, step: int | None = None, *, slots: bool = False, average: bool = False) -> None:
@@ -99,22 +99,22 @@ class Run:
         return start_of(self._store)
 
     def _at(self, step: int | None) -> tuple[int, Any]:
-        """A step, by default the last that is committed, and the state after it."""
+        """A step, by default the last committed one, and the state after it."""
         step = self._step(step)
         return step, state_after(self._store, step)
 
     def _step(self, step: int | None) -> int:
         step = self.step if step is None else step
         if not 0 <= step <= self.step:
-            raise VgameError(f"step = {step}: a step from 0 to {self.step}, the run's last, is expected")
+            raise VgameError(f"step = {step}: a step from 0 to {self.step}, the last of the run, is expected")
         return step
 
     def _repr_html_(self) -> str:
-        """In a notebook: its progress, its roots, the comparison with the client's code, the loss curve."""
-        told = {"run": str(self.folder), "step": f"{self.step} of {self.bundle.steps}", "run root": self.root}
+        """For a notebook: progress, roots, the comparison with the client's code, the loss curve."""
+        rows = {"run": str(self.folder), "step": f"{self.step} of {self.bundle.steps}", "run root": self.root}
         if stop := self.divergence:
-            told["diverged"] = f"at step {stop.step}, operator {stop.operator}, element {stop.element}"
-        return table(told | self.bundle.facts | {"checked": self.bundle.checked}) + curve(self.losses.tolist())
+            rows["diverged"] = f"at step {stop.step}, operator {stop.operator}, element {stop.element}"
+        return table(rows | self.bundle.facts | {"checked": self.bundle.checked}) + curve(self.losses.tolist())
 
     def __repr__(self) -> str:
         cost = f"; forecast: {self.forecast.cost}" if self.forecast else ""
@@ -122,12 +122,12 @@ class Run:
 
 
 def save_pretrained(weights: Mapping[str, torch.Tensor], where: str, folder: Folder, model: torch.nn.Module) -> None:
-    """Weights of `where`, saved as their model saves itself."""
+    """Save the weights of `where` by the model's own `save_pretrained`."""
     save = getattr(model, "save_pretrained", None)
     if save is None:
         raise VgameError(
-            f"{type(model).__name__} has no save_pretrained, which models of transformers and peft have; use the "
-            f"weights of {where}"
+            f"{type(model).__name__} has no save_pretrained; models of transformers and peft have it: use the weights "
+            f"of {where}"
         )
     load_weights(model, weights, where)
     save(folder)

@@ -1,5 +1,5 @@
-"""A transformers.Trainer as a job: model, data set, collator, TrainingArguments. Everything that cannot be taken over
-is listed in one error.
+"""A transformers.Trainer as a job: model, data set, collator, TrainingArguments. One error lists every unsupported
+setting.
 
 In: a trainer that has not trained. Out: a Job whose losses and rates are those of `trainer.train()`; the order of
 samples is vgame's.
@@ -30,7 +30,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_package(error) from None
 
-#: Arguments that are taken over, or that leave training as it is, whatever their value.
+#: Arguments that are used, or that do not affect training, with any value.
 KNOWN = re.compile(
     "(output_dir|per_device_(train|eval)_batch_size|num_train_epochs|max_steps|learning_rate|lr_scheduler_(type|kwargs)"
     "|warmup_(steps|ratio)|optim|optim_(args|target_modules)|weight_decay|adam_(beta1|beta2|epsilon)|max_grad_norm"
@@ -42,21 +42,20 @@ KNOWN = re.compile(
     "|skip_memory_metrics|torch_empty_cache_steps|average_tokens_across_devices|accelerator_config|use_cache"
     "|(liger_kernel_config|torch_compile_(backend|mode)|(gradient|activation)_checkpointing_kwargs|fsdp_config)|_n_gpu)"
 )
-#: Others are refused unless they have their default, with what to do instead.
+#: Other arguments are refused unless they have their default; argument -> remedy.
 INSTEAD = {
     "bf16": "train in float32",
     "fp16": "train in float32",
     "neftune_noise_alpha": "write the noise into the model's forward",
-    "torch_compile": "leave it out: vgame captures the step itself",
+    "torch_compile": "remove it: vgame captures the step itself",
     "load_best_model_at_end": "choose among the run's checkpoints afterwards: run.state_dict(step)",
-    "gradient_checkpointing": "leave it out: it changes memory, not values",
-    "activation_checkpointing": "leave it out: it changes memory, not values",
+    "gradient_checkpointing": "remove it: it changes memory, not values",
+    "activation_checkpointing": "remove it: it changes memory, not values",
     "eval_strategy": 'write "no"; vgame.train(..., callbacks=[...]) calls functions at checkpoints',
-    "eval_on_start": "leave it out: a job does not evaluate",
+    "eval_on_start": "remove it: a job does not evaluate",
 }
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {}, "no")
-#: Methods of a trainer that are called here, and those outside the training step; any other changes what a step
-#: computes.
+#: Methods of a trainer that are called here, or outside the training step; all others can change a step.
 ASKED = re.compile(
     "_?(compute_loss|create_optimizer|create_scheduler|get_optimizer_cls_and_kwargs|get_decay_parameter_names"
     "|get_train_sampler|get_num_items_in_batch|.*remove_unused_columns|.*collator_with_removed_columns|get_learning_rate"
@@ -73,7 +72,7 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
     """The job of `trainer.train()`. `interval`: steps between two checkpoints, by default its `save_steps`, at most a
     tenth of all.
 
-    Further options are those of a Job: mode, depth, terms. JobFileError lists everything that cannot be taken over.
+    Further options are those of a Job: mode, depth, terms. JobFileError lists every unsupported setting.
     """
     data, problems = None, list(_problems(trainer))
     loader = trainer.get_train_dataloader()
@@ -95,8 +94,8 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
 
 
 def _task(trainer: Trainer, data: Collated, optimizer: torch.optim.Optimizer, scheduler: Any) -> Task:
-    """Losses that count their items over the whole step are summed in one batch of all; others are the mean over the
-    step's batches."""
+    """The task of a trainer. A loss that counts its items over the whole step is a sum over one large batch; other
+    losses are the mean over the step's batches."""
     args, pieces = trainer.args, trainer.args.gradient_accumulation_steps
     assert data.batch is not None, "a DataLoader has one"
     summed = pieces > 1 and _is_summed(trainer, data.tensors)
@@ -123,15 +122,15 @@ def _task(trainer: Trainer, data: Collated, optimizer: torch.optim.Optimizer, sc
 
 def _is_summed(trainer: Trainer, batch: Batch) -> bool:
     """Whether the trainer adds up the losses of an accumulation's batches, not their mean."""
-    said = getattr(trainer, "loss_is_scaled_for_ga", None)
+    scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
     has_items = trainer._get_num_items_in_batch([batch], torch.device("cpu")) is not None
     takes_items = trainer.model_accepts_loss_kwargs and has_items
-    return bool(said if said is not None else takes_items or trainer.compute_loss_func is not None)
+    return bool(scaled if scaled is not None else takes_items or trainer.compute_loss_func is not None)
 
 
 def _is_of_one_batch(trainer: Trainer, data: Collated) -> bool:
-    """Whether the sum of the losses of a step's batches, each with the items of all, is the loss of one batch of all.
-    Computed with the model as it is; false if it ignores the number of items, or has layers of batch norm."""
+    """Whether the losses of a step's batches, each with the number of items of all, add up to the loss of one large
+    batch. Computed with the present model; False if it ignores the number of items, or has batch norm layers."""
     model, pieces = trainer.model, trainer.args.gradient_accumulation_steps
     if any(isinstance(m, _BatchNorm) for m in model.modules()):
         return False
@@ -172,7 +171,7 @@ def _problems(trainer: Trainer) -> Iterator[str]:
         value = getattr(args, field.name)
         value = getattr(value, "value", value)
         if not KNOWN.fullmatch(field.name) and value not in NOTHING:
-            yield f"{field.name} = {value!r} ({INSTEAD.get(field.name, 'leave it out')})"
+            yield f"{field.name} = {value!r} ({INSTEAD.get(field.name, 'remove it')})"
     if args.world_size > 1:
         yield f"{args.world_size} processes (train in one)"
     for name, method in vars(Trainer).items():
@@ -188,7 +187,7 @@ def _problems(trainer: Trainer) -> Iterator[str]:
         if not logs and not (kind.__name__ in HARMLESS and kind.__module__.startswith("transformers.")):
             yield (f"the callback {kind.__name__} (vgame.train(..., callbacks=[...]) calls functions at checkpoints)")
     if trainer.optimizer is not None and trainer.optimizer.state:
-        yield "an optimizer that has been used (make a new trainer)"
+        yield "an optimizer that has been used (create a new trainer)"
     odd = {str(p.dtype) for p in trainer.model.parameters() if p.dtype != torch.float32}
     if odd:
         yield f"parameters of {', '.join(sorted(odd))} (model.float())"

@@ -1,8 +1,8 @@
 """A LightningModule with its data as a job: training_step, configure_optimizers, the Trainer's clipping, accumulation
 and length.
 
-In: a module, a LightningDataModule or a DataLoader, a Trainer. Out: a Job; everything that cannot be taken over is
-listed in one error. Lightning itself is not imported: only documented attributes of the objects are read.
+In: a module, a LightningDataModule or a DataLoader, a Trainer. Out: a Job, or one error that lists every unsupported
+setting. Lightning itself is not imported: only documented attributes of the objects are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vgame.errors import JobFileError, VgameError
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Task
 
-#: Hooks that run outside the training step, and those called before training; any other changes what a step does.
+#: Hooks that run outside the training step; all others can change a step.
 BESIDE = re.compile("on_(validation|test|predict)_(?!model_)|on_(fit|train)_end|on_(save|load)_checkpoint")
 #: Other methods that a Trainer calls.
 CALLED = (
@@ -51,14 +51,14 @@ HARMLESS = {
     "TQDMProgressBar",
     "ThroughputMonitor",
 }
-#: Arguments of a Trainer: (attribute, value that means nothing, what to do).
+#: Arguments of a Trainer: (attribute, value without effect, remedy).
 ASKED = (
     ("limit_train_batches", 1.0, "give a DataLoader of those samples"),
     ("overfit_batches", 0.0, "give a DataLoader of those samples"),
-    ("fast_dev_run", False, "leave it out, or set max_steps"),
-    ("reload_dataloaders_every_n_epochs", 0, "leave it out: a job reads its data once"),
+    ("fast_dev_run", False, "remove it, or set max_steps"),
+    ("reload_dataloaders_every_n_epochs", 0, "remove it: a job reads its data once"),
 )
-COUNTS = ("current_epoch", "global_step")  # of a module, which a job's step does not know
+COUNTS = ("current_epoch", "global_step")  # attributes of a module that do not exist in a job's step
 LIGHTNING = ("lightning.", "pytorch_lightning.")
 
 
@@ -67,7 +67,7 @@ def job_from(
 ) -> Job:
     """The job of `trainer.fit(module, data)`. `interval`: steps between two checkpoints, by default a tenth of all.
 
-    Further options are those of a Job: mode, depth, terms. JobFileError lists everything that cannot be taken over.
+    Further options are those of a Job: mode, depth, terms. JobFileError lists every unsupported setting.
     """
     problems, found = list(_problems(module, data, trainer)), None
     loader = _loader(data)
@@ -116,7 +116,7 @@ def _loader(data: Any) -> Any:
         data = data.train_dataloader()
     if not isinstance(data, torch.utils.data.DataLoader):
         raise JobFileError(
-            f"the data is a {type(data).__name__}; a DataLoader, or a module of data that makes one, is expected"
+            f"the data is a {type(data).__name__}; a DataLoader, or a LightningDataModule that has one, is expected"
         )
     return data
 
@@ -126,21 +126,21 @@ def _steps(trainer: Any, epoch: int) -> int:
     limits = [] if trainer.max_epochs in none else [trainer.max_epochs * epoch]
     limits += [] if trainer.max_steps in none else [trainer.max_steps]
     if not limits:
-        raise JobFileError("the Trainer has neither max_steps nor max_epochs; a job needs an end: set one of them")
+        raise JobFileError("the Trainer has neither max_steps nor max_epochs, but a job has an end; set one of them")
     return int(min(limits))
 
 
 class _NotCounted:
-    """The batch_idx of a training_step: it can be passed on, but not read."""
+    """The batch_idx of a training_step: it can be passed to other functions, but not read."""
 
 
 def _refuse(name: str) -> Any:
-    def asked(*_: Any) -> Any:
+    def read(*_: Any) -> Any:
         raise JobFileError(
-            f"training_step reads {name}, which a job's step does not know; take it out of training_step"
+            f"training_step reads {name}, which does not exist in a job's step; remove it from training_step"
         )
 
-    return asked
+    return read
 
 
 READS = "eq ne lt le gt ge bool int index float str repr format hash add radd sub mul mod floordiv"
@@ -151,7 +151,7 @@ NOT_COUNTED = _NotCounted()
 
 @contextmanager
 def _without_counts(kind: type) -> Iterator[None]:
-    """A module that reads the epoch or the step is refused: it would read 0 in every step."""
+    """Context that refuses a module that reads the epoch or the step: it would read 0 in every step."""
     own = {name: vars(kind)[name] for name in COUNTS if name in vars(kind)}
     for name in COUNTS:
         setattr(kind, name, property(_refuse(name)))
@@ -165,7 +165,7 @@ def _without_counts(kind: type) -> Iterator[None]:
 
 
 def _configured(module: Any, problems: list[str]) -> tuple[Any, LRScheduler | None, int]:
-    """(optimizer, scheduler, epochs between two of its steps; 0: it steps after every step)."""
+    """(optimizer, scheduler, epochs between two steps of the scheduler; 0: it steps after every training step)."""
     try:
         made = module.configure_optimizers()
     except Exception as error:  # a user's method can raise anything
@@ -182,18 +182,18 @@ def _configured(module: Any, problems: list[str]) -> tuple[Any, LRScheduler | No
             f"{len(optimizers)} optimizers and {len(schedulers)} schedulers (one optimizer and at most one scheduler)"
         )
         return None, None, 0
-    said = schedulers[0] if schedulers else None
-    said = said if isinstance(said, Mapping) else {"scheduler": said}
-    scheduler, each = said["scheduler"], 1 if said.get("interval", "epoch") == "epoch" else 0
-    if isinstance(scheduler, ReduceLROnPlateau) or (not each and said.get("frequency", 1) != 1):
+    config = schedulers[0] if schedulers else None
+    config = config if isinstance(config, Mapping) else {"scheduler": config}
+    scheduler, each = config["scheduler"], 1 if config.get("interval", "epoch") == "epoch" else 0
+    if isinstance(scheduler, ReduceLROnPlateau) or (not each and config.get("frequency", 1) != 1):
         problems.append(
-            f"the scheduler {type(scheduler).__name__} (a scheduler of the step or the epoch that reads no loss)"
+            f"the scheduler {type(scheduler).__name__} (use one that steps per step or epoch and reads no loss)"
         )
-    return optimizers[0], scheduler, each * said.get("frequency", 1)
+    return optimizers[0], scheduler, each * config.get("frequency", 1)
 
 
 def _by_epoch(optimizer: torch.optim.Optimizer, scheduler: LRScheduler, every: int, steps: int) -> LRScheduler:
-    """The scheduler's rates, each held for `every` steps: it is played once, and its table takes its place."""
+    """A scheduler with the same rates, each held for `every` steps: the given one is played once, into a table."""
     first = [dict(group) for group in optimizer.param_groups]
     table = []
     with warnings.catch_warnings():
@@ -205,7 +205,8 @@ def _by_epoch(optimizer: torch.optim.Optimizer, scheduler: LRScheduler, every: i
     for group, was, rate in zip(optimizer.param_groups, first, base, strict=True):
         if any(group[k] != was[k] for k in was if k not in ("params", "lr")):
             raise JobFileError(
-                f"the scheduler {type(scheduler).__name__} changes more than rates; let it step by the step"
+                f"the scheduler {type(scheduler).__name__} changes more than learning rates; use it with "
+                'interval = "step"'
             )
         group["lr"] = rate
     factors = [[rates[g] / rate if rate else 1.0 for rates in table] for g, rate in enumerate(base)]
@@ -222,7 +223,7 @@ def _prepared(module: Any) -> Iterator[str]:
 
 
 def _overridden(owner: Any) -> Iterator[str]:
-    """Names of Lightning's methods that a module, or a module of data, overrides."""
+    """Names of Lightning's methods that a module, or a LightningDataModule, overrides."""
     base = next(c for c in type(owner).__mro__ if c.__module__.startswith(LIGHTNING))
     for name in dir(base):
         own = getattr(owner, name, None) if callable(getattr(base, name, None)) else None
@@ -248,7 +249,7 @@ def _problems(module: Any, data: Any, trainer: Any) -> Iterator[str]:
     for owner in (module, *([data] if hasattr(data, "train_dataloader") else [])):
         for name in _overridden(owner):
             if name in CALLED or (name.startswith("on_") and not BESIDE.match(name)):
-                yield f"a {name} of {type(owner).__name__} (write what changes values into training_step)"
+                yield f"a {name} of {type(owner).__name__} (move changes of values into training_step)"
     for callback in getattr(trainer, "callbacks", ()):
         if type(callback).__name__ not in HARMLESS or not type(callback).__module__.startswith(LIGHTNING):
             yield (

@@ -101,7 +101,7 @@ OTHERS: dict[str, tuple[dict[str, Any], int]] = {
 def test_the_losses_of_another_loop(name: str) -> None:
     options, step = OTHERS[name]
     with pytest.raises(
-        ValidationError, match=r"^step \d+: your loop's loss is [\d.]+, the program's [\d.]+; rounding "
+        ValidationError, match=r"^step \d+: your loop's loss is [\d.]+, the program's is [\d.]+; rounding "
     ) as e:
         vgame.prepare(job(), validate=0, against=loop(**options))
     assert int(str(e.value).split()[1][:-1]) >= step
@@ -132,10 +132,10 @@ def task() -> vgame.Task:
 
 
 BAD = {
-    "nothing": ("", "has no losses; those of the first steps"),
-    "words": ("a,b\nc,d\n", "loss 1 is 'a,b'; one number a line is expected"),
-    "a hole": ("step,loss\n1,0.5\n2,\n", "loss 2 is ''; one number a line"),
-    "several columns": ("1,0.5\n2,0.4\n", "loss 1 is '1,0.5'; one number a line is expected"),
+    "nothing": ("", "has no losses; the losses of the first steps"),
+    "words": ("a,b\nc,d\n", "loss 1 is 'a,b'; one number per line is expected"),
+    "a hole": ("step,loss\n1,0.5\n2,\n", "loss 2 is ''; one number per line"),
+    "several columns": ("1,0.5\n2,0.4\n", "loss 1 is '1,0.5'; one number per line is expected"),
     "not finite": ("loss\n0.5\nnan\n", "loss 2 is nan; finite numbers are expected"),
 }
 

@@ -93,7 +93,7 @@ def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path) -> None:
             return (open, (str(tmp_path / "touched"), "w"))
 
     (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": Evil()}))
-    with pytest.raises(DataError, match=r"the pickle asks for (io|_io)\.open"):
+    with pytest.raises(DataError, match=r"the pickle refers to (io|_io)\.open"):
         cifar10.load(tmp_path, train=False, check=False)
     assert not (tmp_path / "touched").exists()
 

@@ -383,7 +383,7 @@ def test_invalid_addresses_are_refused(url: str, message: str, cache: Path) -> N
 
 
 def test_mirrors_of_a_folder(run: Path) -> None:
-    with pytest.raises(vgame.VgameError, match="is a folder; mirrors are for a run behind a URL"):
+    with pytest.raises(vgame.VgameError, match="is a folder; mirrors are for a run at a URL"):
         vgame.audit(run, mirrors=["http://127.0.0.1:1"])
 
 

@@ -110,15 +110,18 @@ class Halved(DataLoader):
     ("made", "sentence"),
     [
         (lambda: loader(RandomSampler(range(20))), "reads 20 samples; its data set has 12"),
-        (lambda: loader(RandomSampler(X, num_samples=5)), "RandomSampler takes 5 of 12 samples, others in each epoch"),
-        (lambda: loader(RandomSampler(X, num_samples=18)), "takes 18 of 12 samples, others in each epoch"),
-        (lambda: loader(WeightedRandomSampler([1.0] * 12, 5, replacement=False)), "takes 5 of 12 samples, others"),
-        (lambda: loader(batch=5, shuffle=True, drop_last=True), r"drop_last leaves out 2 samples, others in each"),
+        (
+            lambda: loader(RandomSampler(X, num_samples=5)),
+            "RandomSampler takes 5 of 12 samples, different ones in each epoch",
+        ),
+        (lambda: loader(RandomSampler(X, num_samples=18)), "takes 18 of 12 samples, different ones in each epoch"),
+        (lambda: loader(WeightedRandomSampler([1.0] * 12, 5, replacement=False)), "takes 5 of 12 samples, different"),
+        (lambda: loader(batch=5, shuffle=True, drop_last=True), r"drop_last leaves out 2 other samples in each"),
         (lambda: loader(batch=20, drop_last=True), "has no batch: drop_last leaves out all of its 12 samples"),
         (lambda: loader(Backwards(X)), "draws samples by Backwards"),
         (lambda: loader(Own()), "draws samples by Own"),
         (lambda: DataLoader(X, batch_sampler=BatchSampler(Own(), 2, False)), "batch_sampler .BatchSampler."),
-        (lambda: Halved(X, 4), "Halved makes its batches by an __iter__ of its own"),
+        (lambda: Halved(X, 4), "Halved creates its batches by an __iter__ of its own"),
     ],
 )
 def test_unrepeatable_state_is_refused_by_name(made: Any, sentence: str) -> None:
@@ -153,7 +156,7 @@ def counted(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("made", [centred, ranked, scaled, counted])
 def test_a_collation_that_computes_over_its_batch_is_refused(made: Any) -> None:
-    with pytest.raises(DataError, match=r"collate_fn makes other rows of \w+ from 4 samples than from all of them"):
+    with pytest.raises(DataError, match=r"collate_fn gives other rows of \w+ for 4 samples than for all of them"):
         collate(loader(collate_fn=made))
 
 

@@ -151,4 +151,4 @@ def test_code_that_tests_the_class_of_a_parameter() -> None:
             return F.linear(x, weight)  # asking
 
     output = failure(task(ChecksType()))
-    assert output.startswith("gradient.head.weight differs") and "the program gives it none, your code does" in output
+    assert output.startswith("gradient.head.weight differs") and "only your code computes it" in output

@@ -148,7 +148,7 @@ TASKS: dict[str, tuple[dict[str, Any], str]] = {
         {"data": {"x": torch.where(X > 0.9, np.nan, X), "y": Y}},
         r"x holds \d+ NaN, the first in row 15; clean it",
     ),
-    "a stream": ({"data": Stream()}, r"Stream has no length .*: list\(dataset\) is a data set that has"),
+    "a stream": ({"data": Stream()}, r"Stream has no length .*; use list\(dataset\)$"),
     "batch 0": ({"batch": 0}, r"batch = 0: a whole number of at least 1 is expected"),
     "batch 4.5": ({"batch": 4.5}, r"batch = 4\.5: a whole number"),
     "another model's optimizer": (
@@ -163,7 +163,7 @@ TASKS: dict[str, tuple[dict[str, Any], str]] = {
     "another width": ({"model": nn.Linear(5, 3)}, rf"\[4, 4\] X \[5, 3\]\.{LINE}$"),
     "steps": ({"steps": -1}, r"`steps` = -1; it should be greater than or equal to 1$"),
     "half a step": ({"steps": 2.5}, r"`steps` = 2\.5; it should be a valid integer$"),
-    "steps and epochs": ({"epochs": 2}, r"steps = 2, epochs = 2: either steps or epochs are expected"),
+    "steps and epochs": ({"epochs": 2}, r"steps = 2, epochs = 2: either steps or epochs, more than 0, is expected"),
     "interval": ({"interval": 0}, r"`interval` = 0; it should be greater"),
     "no seed": ({"seed": None}, r"`seed` = None; it should be a valid integer$"),
     "a rate in words": ({"schedule": vgame.Constant(lr="fast")}, r"'fast'.*\"0\.01\""),
@@ -205,7 +205,7 @@ def test_wrong_files_and_folders_are_refused(tmp_path: Path) -> None:
         (lambda: vgame.Bundle.load(tmp_path / "none")): r"none/spec\.json cannot be read: .*`vgame prepare`$",
         (lambda: vgame.Run.open(tmp_path / "none")): r"none is not the folder of a run: .*`vgame train JOB",
         (lambda: vgame.audit(tmp_path / "bundle")): r"bundle is not the folder of a run: .*`vgame train JOB",
-        (lambda: run.state_dict(step=17)): r"step = 17: a step from 0 to 2, the run's last, is expected",
+        (lambda: run.state_dict(step=17)): r"step = 17: a step from 0 to 2, the last of the run, is expected",
     }.items():
         refused(call, sentence, vgame.VgameError)
     assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == there

@@ -97,7 +97,7 @@ class Sometimes(Dataset):
     ],
 )
 def test_a_data_set_that_draws_random_numbers_is_refused_even_if_samples_look_alike(draw) -> None:
-    with pytest.raises(DataError, match=r"gives another sample each time: the random transform of sample \d+"):
+    with pytest.raises(DataError, match=r"gives another sample \d+ each time, but a job reads it once"):
         collate(Sometimes(draw))
 
 
@@ -127,7 +127,7 @@ def masked(samples: list[dict]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("data", "options", "sentence"),
     [
-        (DataLoader(Noisy(), batch_size=2), {}, "Noisy gives another sample each time: .* put it into the loss"),
+        (DataLoader(Noisy(), batch_size=2), {}, "Noisy gives another sample [0-9]+ each time, .* into the loss"),
         (DataLoader(Words(), batch_size=2, collate_fn=masked), {}, "collate_fn gives another batch each time"),
         (Endless(), {"batch": 2}, "Endless has no length"),
         (DataLoader(Words(), batch_size=4, collate_fn=padded), {"batch": 2}, "batch = 2, but the DataLoader's "
@@ -140,7 +140,7 @@ def masked(samples: list[dict]) -> dict[str, torch.Tensor]:
         ([], {"batch": 2}, "has no sample"),
         ({"x": torch.ones(4)}, {"batch": 2, "order": "random"}, "one of shuffled, sequential, streams, replacement, "
                                                                 "or a list"),
-        ({"x": torch.ones(4)}, {"batch": 2, "order": [0], "weights": [1]}, "order and weights were both given"),
+        ({"x": torch.ones(4)}, {"batch": 2, "order": [0], "weights": [1]}, "order and weights are both given"),
     ],
 )  # fmt: skip
 def test_unrepeatable_data_are_refused(data, options, sentence: str) -> None:

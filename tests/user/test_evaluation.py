@@ -122,14 +122,17 @@ def test_non_finite_values_are_reported(run: vgame.Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changed, sentence",
     [
-        ({"batch": 12}, "40 held-out samples are no whole number of batches of 12; write batch=10, or leave 4"),
+        ({"batch": 12}, "40 held-out samples are not a multiple of batch = 12; write batch=10, or leave 4"),
         ({"measure": lambda model, batch: model(batch["x"]).sum()}, "a dict of sums over the batch is expected"),
         (
             {"measure": lambda model, batch: {"logits": model(batch["x"])}},
             r"logits = a tensor of shape \(10, 4\); a tensor of one",
         ),
         ({"measure": lambda model, batch: {"samples": batch["x"].sum()}}, "the name 'samples'"),
-        ({"measure": lambda model, batch: {"training": batch["x"].sum()}}, "the name 'training'; .* of a module's own"),
+        (
+            {"measure": lambda model, batch: {"training": batch["x"].sum()}},
+            "the name 'training'; .* no attribute of a module",
+        ),
         ({"batch": 0}, "batch = 0: a whole number of at least 1 is expected"),
         ({"samples": 0}, "there are no held-out samples"),
     ],
@@ -157,9 +160,9 @@ def test_a_total_beyond_32_bits_is_refused(run: vgame.Run, tmp_path: Path, each:
 def test_runs_of_another_module_or_without_an_evaluation_are_refused(run: vgame.Run, tmp_path: Path) -> None:
     other = task()
     other.model.last = nn.Linear(4, 4)
-    with pytest.raises(vgame.ProgramError, match=r"of another module: it has no last\.weight of shape \(4, 4\)"):
+    with pytest.raises(vgame.ProgramError, match=r"trains another module: it has no last\.weight of shape \(4, 4\)"):
         vgame.evaluate(run, other, tmp_path / "evaluation")
-    with pytest.raises(vgame.StoreError, match="not the run of an evaluation"):
+    with pytest.raises(vgame.StoreError, match="not the run of a complete evaluation"):
         vgame.evaluated(run)
     job = vgame.Job(task(), steps=5, interval=5, seed=3)
     plain = vgame.Task(job.task.model, loss, job.task.optimizer, job.task.data, 8, order="shuffled")

@@ -178,7 +178,7 @@ class Annealed(Net):
 def test_a_step_that_counts_is_refused(by: str, tmp_path) -> None:
     module = Annealed()
     module.by = by
-    with pytest.raises(vgame.VgameError, match=f"training_step reads {by}, which a job's step does not know"):
+    with pytest.raises(vgame.VgameError, match=f"training_step reads {by}, which does not exist in a job's step"):
         vgame.prepare(job_from(module, Data(), trainer(tmp_path)))
     assert module.current_epoch == module.global_step == 0
 

@@ -150,14 +150,14 @@ def test_types_and_sizes_are_checked_before_anything_is_read(tmp_path: Path) -> 
     refused("holds bool;", "b.npy", np.ones(3, bool))
     refused("holds >i4;", "c.npy", np.ones(3, ">i4"))
     refused("column by column", "d.npy", np.asfortranarray(np.ones((2, 3), "int32")))
-    refused("holds 3000000000 at place 1", "e.npy", np.array([1, 3_000_000_000]))
+    refused("holds 3000000000 at position 1", "e.npy", np.array([1, 3_000_000_000]))
     refused("holds one number", "f.npy", np.array(3))
     refused("cannot be read: the magic string is not correct", "g.npy", b"no numbers at all")
-    refused("say the type of its numbers", "h.bin", b"1234")
+    refused("give the type of its numbers", "h.bin", b"1234")
     refused("has 2 bytes", "i.bin", b"12", dtype="int32")
     refused("cannot be read: No such file", "none.npy")
     save_file({"x": torch.ones(2), "y": torch.ones(2).half()}, tmp_path / "j.safetensors")
-    refused("it holds x, y; say which", "j.safetensors")
+    refused("it holds x, y; choose one", "j.safetensors")
     refused("y holds F16", "j.safetensors", name="y")
 
 

@@ -109,12 +109,12 @@ def test_unsupported_data_are_refused(tmp_path: Path) -> None:
     for sentence, call in {
         r"nothing\.txt cannot be read: No such file": lambda: vgame.packed(tmp_path / "nothing.txt", length=4),
         r"0 texts and length 4": lambda: vgame.packed([], length=4),
-        r"length 0; at least one text and a length from 1": lambda: vgame.packed(one, length=0),
-        r"tokens; a row has 100,000: give more text": lambda: vgame.packed(one, length=100_000),
-        r"latin is no UTF-8 at byte 4; convert it first": lambda: vgame.packed(tmp_path / "latin", length=1),
-        r"end = '\[END\]' is no token of bytes": lambda: vgame.packed(one, length=1, end="[END]"),
-        r"end = -1 is no token": lambda: vgame.packed(one, length=1, end=-1),
-        r"function is no tokenizer that can be written down": lambda: vgame.packed(one, lambda t: [1], length=1),
+        r"length 0; at least one text and a length of at least 1": lambda: vgame.packed(one, length=0),
+        r"tokens, but a row has 100,000; give more text": lambda: vgame.packed(one, length=100_000),
+        r"latin is not UTF-8 at byte 4; convert it first": lambda: vgame.packed(tmp_path / "latin", length=1),
+        r"end = '\[END\]' is not a token of bytes": lambda: vgame.packed(one, length=1, end="[END]"),
+        r"end = -1 is not a token": lambda: vgame.packed(one, length=1, end=-1),
+        r"function is not a tokenizer that can be saved": lambda: vgame.packed(one, lambda t: [1], length=1),
         r"tokenizer\.json cannot be read": lambda: vgame.packed(one, tmp_path, length=1),
         r"one\.txt cannot be read: .*; give a local tokenizer\.json": lambda: vgame.packed(one, one, length=1),
     }.items():

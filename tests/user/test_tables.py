@@ -91,8 +91,11 @@ def test_a_run_over_a_table_is_the_run_over_memory(tmp_path: Path) -> None:
 
 
 ROWS: dict[str, tuple[Any, str]] = {
-    "other lengths": ([[1, 2], [3]], r"other lengths, 2 and 1, from row 0 on; pad them"),
-    "another length in a later batch": ([[1, 2]] * 4 + [[3]] * 4, r"other lengths, \(1,\) and \(2,\), from row 4 on"),
+    "other lengths": ([[1, 2], [3]], r"different lengths, 2 and 1, from row 0 on; pad them"),
+    "another length in a later batch": (
+        [[1, 2]] * 4 + [[3]] * 4,
+        r"different lengths, \(1,\) and \(2,\), from row 4 on",
+    ),
     "no value": ([[1, 2], None], "rows without a value"),
     "no number": ([[1, 2], [3, None]], "rows without a value"),
     "beyond 32 bits": ([[1, 2**31]], "integers beyond 32 bits"),
@@ -113,17 +116,17 @@ def test_types_are_checked_before_anything_is_read(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(tables, "_write", lambda *_: pytest.fail("it was read"))
     folder = saved(tmp_path / "train")
     for column, sentence in (
-        ("text", "the column text is of string; integers, float32 or lists"),
-        ("ids", "holds the columns input_ids, label, score, text; say which"),
-        (None, "say which"),
+        ("text", "the column text has the type string; integers, float32 or lists"),
+        ("ids", "holds the columns input_ids, label, score, text; choose one"),
+        (None, "choose one"),
     ):
         with pytest.raises(vgame.DataError, match=sentence):
             vgame.mapped(folder, column)
     arrow(folder / "a.arrow", columns(kind=pa.list_(pa.float32())))
-    with pytest.raises(vgame.DataError, match="of another type in one file than in another"):
+    with pytest.raises(vgame.DataError, match="has different types in its files"):
         vgame.mapped(folder, "input_ids")
     arrow(folder / "a.arrow", columns(kind=pa.list_(pa.float64())))
-    with pytest.raises(vgame.DataError, match=r"is of list<.*double>; integers, float32"):
+    with pytest.raises(vgame.DataError, match=r"has the type list<.*double>; integers, float32"):
         vgame.mapped(folder, "input_ids")
 
 
@@ -134,7 +137,7 @@ def test_folders_without_a_data_set_are_refused(tmp_path: Path) -> None:
     with pytest.raises(vgame.DataError, match="cannot be read"):
         vgame.mapped(tmp_path, "x")
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(vgame.DataError, match="holds the splits train, test; name one"):
+    with pytest.raises(vgame.DataError, match="holds the splits train, test; choose one"):
         vgame.mapped(tmp_path, "x")
     (tmp_path / "dataset_dict.json").unlink()
     (tmp_path / "state.json").write_text("{}")

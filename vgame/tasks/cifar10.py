@@ -1,5 +1,5 @@
-"""CIFAR-10 from a directory that the user has downloaded: the published binary or Python form, checked by checksum,
-never fetched.
+"""CIFAR-10 from a directory that the user has downloaded: the published binary or Python form, checked by checksum.
+vgame never downloads it.
 
 Published at the University of Toronto as cifar-10-binary.tar.gz (folder cifar-10-batches-bin) and
 cifar-10-python.tar.gz (cifar-10-batches-py).
@@ -32,7 +32,7 @@ TRAINING = tuple(f"data_batch_{i}" for i in range(1, 6))
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """The Python form is a pickle: nothing but NumPy arrays may come out of it."""
+    """A reader for the Python form, a pickle, that accepts only NumPy arrays."""
 
     ALLOWED = frozenset(
         {
@@ -49,7 +49,7 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if (module, name) not in self.ALLOWED:
             raise DataError(
-                f"the pickle asks for {module}.{name}, which a CIFAR-10 batch never does; do not use this file"
+                f"the pickle refers to {module}.{name}, which is not part of a CIFAR-10 batch; do not use this file"
             )
         return super().find_class(module, name)
 
@@ -100,7 +100,7 @@ def _binary_form(path: Path) -> tuple[np.ndarray, np.ndarray]:
     data = np.fromfile(path, np.uint8)
     if data.size != IMAGES * RECORD:
         raise DataError(
-            f"{path} has {data.size} bytes, {IMAGES * RECORD} are expected; it is truncated or no CIFAR-10 batch"
+            f"{path} has {data.size} bytes, {IMAGES * RECORD} are expected; it is truncated or not a CIFAR-10 batch"
         )
     records = data.reshape(IMAGES, RECORD)
     return records[:, 1:], _labels(path, records[:, 0].astype(np.int64))

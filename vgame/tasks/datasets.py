@@ -1,8 +1,8 @@
-"""A torch Dataset or DataLoader as a task's data: all its samples as tensors, collated once, and the batch as the loss
-knows it.
+"""A torch Dataset or DataLoader as a task's data: all its samples as tensors, collated once, and batches in the form
+that the loss expects.
 
-In: what a training loop iterates over. Out: tensors that count samples in their first dimension; the batch size and the
-order of a loader; how a batch is put together again for the loss.
+In: the data set or loader of a training loop. Out: tensors with the samples in their first dimension; the batch size
+and the order of a loader; the form of a batch for the loss.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class Source:
-    """Where collated tensors come from: a data set, and what puts its samples together."""
+    """The source of collated tensors: a data set, and the function that collates its samples."""
 
     samples: Any
     make: Collate
 
 
 def collated(samples: list[Any], make: Collate) -> dict[str, torch.Tensor]:
-    """Some samples, by the names that the collation of all of them has."""
+    """Some samples, collated, with the names of the collation of all samples."""
     return _collated(make(samples), len(samples)).tensors
 
 
 @dataclass(frozen=True)
 class Collated:
-    """`tensors` of all samples by name; `shape` is how a batch of them looks, None where it is the mapping itself."""
+    """`tensors` of all samples by name; `shape`: the structure of a batch, None if it is the mapping itself."""
 
     tensors: dict[str, torch.Tensor]
     shape: pytree.TreeSpec | None
@@ -50,7 +50,7 @@ class Collated:
     source: Source | None = None
 
     def restored(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        """The loss of a batch as the collation made it: a tuple, a list, a dictionary in a dictionary."""
+        """The loss, called with a batch in the structure of the collation: a tuple, a list, nested dictionaries."""
         if self.shape is None:
             return loss
         shape = self.shape
@@ -58,15 +58,15 @@ class Collated:
 
 
 def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, ordered: bool = False) -> Collated:
-    """All samples of a map-style data set in its own order, or those that a loader reads. `ordered`: the task says the
-    order. DataError where a sample is another each time it is made, or depends on its batch."""
+    """All samples of a map-style data set in its own order, or those that a loader reads. `ordered`: the task specifies
+    the order. DataError if a sample differs each time it is read, or depends on its batch."""
     found = loaded(data, ordered) if isinstance(data, DataLoader) else Loaded(data)
     make = (data.collate_fn if isinstance(data, DataLoader) else collate_fn) or default_collate
     source = found.samples
     if isinstance(source, IterableDataset) or not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         raise DataError(
-            f"{type(source).__name__} has no length and no samples by number; a job reads samples in an order that "
-            "everybody can repeat: list(dataset) is a data set that has"
+            f"{type(source).__name__} has no length or no access by index, but a job reads samples in an order that "
+            "an auditor can repeat; use list(dataset)"
         )
     if not len(source):
         raise DataError(f"{type(source).__name__} has no sample")
@@ -89,20 +89,21 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
 
 
 def other_rows(samples: Mapping[int, Any], make: Collate, whole: Mapping[str, torch.Tensor]) -> str | None:
-    """What is wrong where some samples, collated, are not their rows of the whole, but for what pads them."""
+    """The problem if some samples, collated, differ from their rows of the whole by more than padding; else None."""
     part = collated(list(samples.values()), make)
     for name, tensor in whole.items():
         for place, index in enumerate(samples):
             if name not in part or not _is_row(part[name][place], tensor[index]):
                 return (
-                    f"collate_fn makes other rows of {name} from {len(samples)} samples than from all of them (sample "
-                    f"{index}): a job collates all samples once; compute over a batch in the loss"
+                    f"collate_fn gives other rows of {name} for {len(samples)} samples than for all of them (sample "
+                    f"{index}), but a job collates all samples once; compute over a batch in the loss"
                 )
     return None
 
 
 def _is_row(part: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Equal where both have elements, on the left or on the right; what one of them has more is one padding."""
+    """Whether both are equal where both have elements, aligned left or right, and all further elements are one padding
+    value."""
     if part.dim() != whole.dim() or part.dtype != whole.dtype:
         return False
     sizes = [min(a, b) for a, b in zip(part.shape, whole.shape, strict=True)]
@@ -129,12 +130,12 @@ def _collated(whole: Any, count: int) -> Collated:
     for name, (_, leaf) in zip(names, leaves, strict=True):
         if not isinstance(leaf, torch.Tensor):
             raise DataError(
-                f"{name or 'it'} is of type {type(leaf).__name__}; samples hold tensors and numbers: tokenise text, "
-                "drop the rest"
+                f"{name or 'it'} is of type {type(leaf).__name__}; tensors and numbers are expected: tokenise text, "
+                "remove other values"
             )
         if not leaf.dim() or len(leaf) != count:
             raise DataError(
-                f"{name or 'it'} has shape {tuple(leaf.shape)} for {count} samples: collate_fn must count samples in "
+                f"{name or 'it'} has shape {tuple(leaf.shape)} for {count} samples; collate_fn must put the samples in "
                 "the first dimension"
             )
     tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
@@ -147,29 +148,29 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _refuse_chance(source: Any, samples: list[Any], make: Collate, drew: bool) -> None:
-    """What is drawn when samples are loaded or collated would be drawn once, for the whole training. `drew`: reading
-    them has moved a random generator, so each is looked at."""
+    """Refuse random numbers in loading or collating: they would be drawn once, for the whole training. `drew`: reading
+    the samples has advanced a random generator, so each sample is checked."""
     count = len(samples)
-    looked_at = range(count) if drew else sorted({round(i * (count - 1) / 15) for i in range(16)})
-    for i in reversed(looked_at):
+    checked = range(count) if drew else sorted({round(i * (count - 1) / 15) for i in range(16)})
+    for i in reversed(checked):
         again = source[i]
         if not _same(samples[i], again) or (drew and _draws(source, i)):
             raise DataError(
-                f"{type(source).__name__} gives another sample each time: the random transform of sample {i} would be "
-                "drawn once, for all epochs; put it into the loss, on the batch, with vgame.augment or torch's random "
-                "functions"
+                f"{type(source).__name__} gives another sample {i} each time, but a job reads it once, for all epochs; "
+                "move the random transform into the loss, on the batch, with vgame.augment or torch's random functions"
             )
     few = samples[: min(len(samples), 8)]
     before = _generators(make)
     if not _same(make(few), make(few)) or _generators(make) != before:
         raise DataError(
-            "collate_fn gives another batch each time: what it draws would be drawn once, for all epochs; put it into "
-            "the loss, with vgame.augment or torch's random functions on the batch"
+            "collate_fn gives another batch each time, but a job calls it once, for all epochs; move the random part "
+            "into the loss, with vgame.augment or torch's random functions on the batch"
         )
 
 
 def _draws(source: Any, i: int) -> bool:
-    """Whether reading a sample moves a generator on; one that the data set seeds for each sample is where it was."""
+    """Whether reading a sample advances a generator. A generator that the data set seeds for each sample does not
+    count."""
     before = _generators(source)
     source[i]
     return _generators(source) != before

@@ -25,7 +25,7 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _file() -> Path:
-    """What scikit-learn's `load_digits` reads; to import scikit-learn takes longer than a short job."""
+    """The file that scikit-learn's `load_digits` reads; importing scikit-learn would take longer than a short job."""
     package = find_spec("sklearn")
     for folder in (package and package.submodule_search_locations) or ():
         if (path := Path(folder, "datasets", "data", "digits.csv.gz")).is_file():
@@ -39,7 +39,7 @@ def cross_entropy(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def measure(model: torch.nn.Module, batch: Batch) -> dict[str, torch.Tensor]:
-    """Images classified right, and the sum of their cross-entropies."""
+    """The number of correctly classified images, and the sum of the cross-entropies of all."""
     logits = model(batch["image"])
     losses = F.cross_entropy(logits, batch["label"], reduction="sum")
     return {"correct": (logits.argmax(1) == batch["label"]).sum(), "loss": losses}
@@ -57,7 +57,8 @@ def task(seed: int = 0, batch: int = 64, momentum: float = 0.9, weight_decay: fl
 
 
 def accuracy(state: dict[str, torch.Tensor]) -> float:
-    """Share of the held-out images that a trained state classifies right, by torch: any rounding mode's."""
+    """Share of the held-out images that a trained state classifies correctly, computed by torch; for any rounding
+    mode."""
     model = DigitsNet(len(state["conv1.weight"]))
     model.load_state_dict({name: state[name] for name in model.state_dict()})
     pixels, labels = (t[TRAINING_IMAGES:] for t in images())

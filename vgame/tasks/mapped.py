@@ -1,8 +1,8 @@
 """Data larger than memory: .npy, .safetensors, raw tokens, a column of Arrow or Parquet files, as a tensor whose words
 stay on disk.
 
-In: a path. Out: a tensor for a Task's data. Its type is looked at before anything else is read; float32 and int32 are
-mapped where they lie, narrower and wider integers are copied once, as int32 words, into the cache folder.
+In: a path. Out: a tensor for a Task's data. Its type is checked before the numbers are read; float32 and int32 are
+mapped in place, narrower and wider integers are copied once, as int32 words, into the cache folder.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ OF_SAFETENSORS = {
 
 
 def mapped(path: Path | str, name: str | None = None, *, dtype: str | None = None) -> torch.Tensor:
-    """The numbers of a file, read from disk when a step gathers them. `name`: of the tensor in a .safetensors file, or
-    of a column in a file or a folder of .arrow or .parquet (what `datasets` saves; needs the extra `data`);
-    `dtype`: of a raw file of numbers, "uint16" for example. DataError where type or size are not what a job can
-    read."""
+    """The numbers of a file, read from disk when a step gathers them. `name`: the name of the tensor in a .safetensors
+    file, or of a column in a file or a folder of .arrow or .parquet (as saved by `datasets`; needs the extra `data`);
+    `dtype`: the type of a raw file of numbers, "uint16" for example. DataError if a job cannot read the type or the
+    size."""
     path = Path(path).resolve()
     if path.is_dir() or path.suffix in SUFFIXES:
         path, name = column_file(path, name), None
@@ -51,7 +51,7 @@ def mapped(path: Path | str, name: str | None = None, *, dtype: str | None = Non
         count = prod(shape)
         if not count or size < offset + count * kind.itemsize:
             raise DataError(
-                f"{path} has {size:,} bytes, its {shape} numbers of {kind} need {offset + count * kind.itemsize:,}"
+                f"{path} has {size:,} bytes, but {shape} numbers of {kind} need {offset + count * kind.itemsize:,}"
             )
         if kind.kind in "iu" and kind.newbyteorder("<") != np.dtype("<i4"):
             path, offset, kind = _widened(path, offset, count, kind), 0, np.dtype("<i4")
@@ -72,7 +72,7 @@ def _header(path: Path, file: IO[bytes], name: str | None, dtype: str | None) ->
             kind, shape, offset = _safetensors(file, name)
         elif dtype is None:
             raise DataError(
-                f"{path} is no .npy and no .safetensors; say the type of its numbers: mapped(path, dtype='uint16')"
+                f"{path} is neither .npy nor .safetensors; give the type of its numbers: mapped(path, dtype='uint16')"
             )
         else:
             kind = np.dtype(dtype).newbyteorder("<")
@@ -91,11 +91,11 @@ def _header(path: Path, file: IO[bytes], name: str | None, dtype: str | None) ->
 def _npy(file: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], int]:
     version = np.lib.format.read_magic(file)
     if version > (2, 0):
-        raise ValueError(f"its format is .npy {version}, 1 and 2 can be read")
+        raise ValueError(f"its .npy format is {version}; formats 1 and 2 can be read")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, columns, kind = read(file)
     if columns and len(shape) > 1:
-        raise ValueError("its numbers stand column by column; save numpy.ascontiguousarray(x)")
+        raise ValueError("its numbers are stored column by column; save numpy.ascontiguousarray(x)")
     return kind, shape, file.tell()
 
 
@@ -108,7 +108,7 @@ def _safetensors(file: IO[bytes], name: str | None) -> tuple[np.dtype, tuple[int
     if name is None and len(header) == 1:
         (name,) = header
     if name not in header:
-        raise ValueError(f"it holds {', '.join(sorted(header)[:5])}; say which: mapped(path, name)")
+        raise ValueError(f"it holds {', '.join(sorted(header)[:5])}; choose one: mapped(path, name)")
     found = header[name]
     if found["dtype"] not in OF_SAFETENSORS:
         raise ValueError(f"{name} holds {found['dtype']}; float32 and integers can be mapped")
@@ -120,10 +120,10 @@ def _safetensors(file: IO[bytes], name: str | None) -> tuple[np.dtype, tuple[int
 
 
 def _widened(path: Path, offset: int, count: int, kind: np.dtype) -> Path:
-    """A file of the same numbers as int32, made once for the content of a file and kept in the cache folder."""
+    """A file of the same numbers as int32, written once for the content of a file and kept in the cache folder."""
     digest = digest_of([path])
-    told = f"2 {digest} {offset} {count} {kind}"
-    target = cache_folder() / "words" / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.i32"
+    key = f"2 {digest} {offset} {count} {kind}"
+    target = cache_folder() / "words" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.i32"
     if target.exists() and target.stat().st_size == 4 * count:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -144,5 +144,5 @@ def _words(path: Path, at: int, numbers: np.ndarray) -> bytes:
     wrong = (numbers < -(2**31)) | (numbers >= 2**31) if numbers.dtype.itemsize >= 4 else np.zeros(1, bool)
     if wrong.any():
         first = int(wrong.argmax())
-        raise DataError(f"{path} holds {numbers[first]} at place {at + first:,}; vgame computes integers in 32 bits")
+        raise DataError(f"{path} holds {numbers[first]} at position {at + first:,}; vgame computes integers in 32 bits")
     return numbers.astype("<i4").tobytes()

@@ -1,4 +1,4 @@
-"""Networks that the shipped jobs train; ordinary torch modules, nothing in them knows of vgame."""
+"""Networks of the shipped jobs: ordinary torch modules that do not depend on vgame."""
 
 from __future__ import annotations
 

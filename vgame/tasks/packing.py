@@ -1,7 +1,7 @@
-"""Text files as rows of tokens of one length, made once, with the recipe that makes the same rows again.
+"""Text files as rows of tokens of one length, written once, with a recipe to make the same rows again.
 
-In: text files and a tokenizer. Out: int32 [rows, length], which stays in its file as `vgame.mapped` maps it; the recipe
-lies beside the file, and `prepare` writes it into the bundle. Memory: one piece of a text.
+In: text files and a tokenizer. Out: int32 [rows, length], which stays in its file, mapped by `vgame.mapped`; the recipe
+is in a file next to it, and `prepare` writes it into the bundle. Memory: one piece of a text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class _Tokens:
-    """A tokenizer as a recipe knows it."""
+    """A tokenizer, with the facts about it in a recipe."""
 
     facts: dict[str, Any]
     encode: Encode
@@ -46,18 +46,23 @@ def packed(
     end: int | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> torch.Tensor:
-    """int32 [rows, length]: the tokens of UTF-8 text files one after the other, cut into rows; what fills no row is
-    left out. `tokenizer`: a `tokenizers.Tokenizer`, a fast tokenizer of transformers, a folder or a tokenizer.json;
-    None for bytes. `end`: a token behind each text. `progress(done, all)` counts bytes. The rows are made once for
-    the same files and tokenizer, in the cache folder; `Bundle.recipes` says how. DataError where a text, the tokenizer
-    or a number cannot be used."""
+    """int32 [rows, length]: the tokens of UTF-8 text files one after the other, cut into rows; an incomplete last row
+    is left out. `tokenizer`: a `tokenizers.Tokenizer`, a fast tokenizer of transformers, a folder or a tokenizer.json;
+    None for bytes. `end`: a token after each text. `progress(done, all)` counts bytes. The rows are written once for
+    the same files and tokenizer, in the cache folder; `Bundle.recipes` has the recipe. DataError if a text, the
+    tokenizer or a number cannot be used."""
     paths = [Path(p) for p in ([texts] if isinstance(texts, (str, Path)) else texts)]
     if not paths or type(length) is not int or length < 1:
-        raise DataError(f"packed() has {len(paths)} texts and length {length!r}; at least one text and a length from 1")
+        raise DataError(
+            f"packed() has {len(paths)} texts and length {length!r}; at least one text and a length of at least 1 are "
+            "expected"
+        )
     tokens = _tokens(tokenizer)
     last = tokens.number(end) if isinstance(end, str) else end
     if end is not None and (type(last) is not int or not 0 <= last < 2**31):
-        raise DataError(f"end = {end!r} is no token of {tokens.facts['name']}; give its number, or a token it knows")
+        raise DataError(
+            f"end = {end!r} is not a token of {tokens.facts['name']}; give a token of its vocabulary, or a number"
+        )
     read = [{"name": p.name, **_seen(p)} for p in paths]
     recipe = {"recipe": "packed 1", "texts": read, "tokenizer": tokens.facts, "end": last, "length": length}
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:32]
@@ -68,7 +73,7 @@ def packed(
 
 
 def recipe_of(tensor: torch.Tensor) -> dict[str, Any] | None:
-    """The recipe of a tensor that `packed` made; None of every other."""
+    """The recipe of a tensor from `packed`; None for every other tensor."""
     source = source_of(tensor)
     if source is None or source.path.parent != cache_folder() / "packed":
         return None
@@ -76,7 +81,7 @@ def recipe_of(tensor: torch.Tensor) -> dict[str, Any] | None:
         return dict(parse_json(read_file(_beside(source.path), MOST_RECIPE)))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(
-            f"{_beside(source.path)} cannot be read: {error}; remove {source.path}, it is made again"
+            f"{_beside(source.path)} cannot be read: {error}; remove {source.path} and call packed() again"
         ) from None
 
 
@@ -105,11 +110,11 @@ def _tokens(given: Any) -> _Tokens:
         try:
             found = tokenizers.Tokenizer.from_str(path.read_text())
         except Exception as error:  # the library raises Exception itself
-            told = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-            raise DataError(f"the tokenizer {path} cannot be read: {told}; give a local tokenizer.json") from None
+            reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+            raise DataError(f"the tokenizer {path} cannot be read: {reason}; give a local tokenizer.json") from None
     if not isinstance(found, tokenizers.Tokenizer):
         raise DataError(
-            f"{type(given).__name__} is no tokenizer that can be written down; give a tokenizers.Tokenizer, a fast "
+            f"{type(given).__name__} is not a tokenizer that can be saved; give a tokenizers.Tokenizer, a fast "
             "tokenizer of transformers, or a folder with tokenizer.json"
         )
     own = tokenizers.Tokenizer.from_str(found.to_str())
@@ -133,7 +138,7 @@ def _stream(
                 try:
                     text = piece.decode()
                 except UnicodeDecodeError as error:
-                    raise DataError(f"{path} is no UTF-8 at byte {at + error.start:,}; convert it first") from None
+                    raise DataError(f"{path} is not UTF-8 at byte {at + error.start:,}; convert it first") from None
                 yield np.fromiter(encode(text), "<i4")
                 done += len(piece)
                 if progress:
@@ -143,7 +148,7 @@ def _stream(
 
 
 def _pieces(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """(first byte, bytes): each ends behind a newline, else between two characters."""
+    """(first byte, bytes) of each piece, which ends after a newline if it has one, else between two characters."""
     at, held = 0, b""
     while True:
         more = file.read(PIECE - len(held))
@@ -156,7 +161,7 @@ def _pieces(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _whole(held: bytes) -> int:
-    """How many bytes come before a last character that is cut in two."""
+    """The number of bytes before an incomplete last character."""
     for back in range(1, min(4, len(held)) + 1):
         if held[-back] & 0xC0 != 0x80:  # the first byte of the last character
             expected = 1 if held[-back] < 0x80 else 2 if held[-back] < 0xE0 else 3 if held[-back] < 0xF0 else 4
@@ -179,7 +184,7 @@ def _write(target: Path, recipe: dict[str, Any], pieces: Iterator[np.ndarray], l
                 rows, rest = rows + whole, rest[whole * length :]
             if not rows:
                 raise DataError(
-                    f"the texts have {len(rest):,} tokens; a row has {length:,}: give more text or less length"
+                    f"the texts have {len(rest):,} tokens, but a row has {length:,}; give more text or a smaller length"
                 )
             out.seek(0)
             np.lib.format.write_array_header_1_0(out, {"descr": "<i4", "fortran_order": False, "shape": (rows, length)})

@@ -1,8 +1,8 @@
-"""What functions and objects of the user's own can reach: attributes, slots, class attributes, closures, globals, parts
-of containers, what iterators stand at.
+"""Values that the user's functions and objects can reach: attributes, slots, class attributes, closures, globals, parts
+of containers, the position of iterators.
 
-In: a loss, a module or a data set. Out: (name, value) of everything behind it, each object once. A name that is reached
-through a function ends with the place where the function uses it.
+In: a loss, a module or a data set. Out: (name, value) of everything reachable from it, each object once. A name reached
+through a function ends with the line where the function uses it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from torch import nn
 LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 CONTAINERS = (list, tuple, set, frozenset, deque)
-MOST_PARTS = 1_000  # of a container; of a larger one only the objects in it are looked at
+MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
 _HOLDERS = {"__main__", "types", "argparse", "collections"}  # Python's own modules whose objects hold what users put in
 _INSIDE = {"training", "_parameters", "_buffers"}
-#: Folders of what is no user's own. A clone of vgame is none of them: its data sets wrap losses.
+#: Folders of libraries, whose code is not the user's. A clone of vgame is not one of them: its data sets wrap losses.
 _LIBRARIES = tuple({*site.getsitepackages(), *(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))})
 
 
 def reached(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """(name, value) of the roots and everything behind them that is the user's own or holds what is."""
+    """(name, value) of the roots and everything reachable from them that belongs to the user or holds such values."""
     todo, seen = [(name, "", value) for name, value in roots], set[int]()
     while todo:
         name, where, value = todo.pop()
@@ -51,7 +51,7 @@ def reached(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def state(value: Any) -> Any:
-    """What of a value can change without another object in its place; None of one whose parts tell."""
+    """A comparable form of a value that can change in place; None if its parts are compared instead."""
     if isinstance(value, random.Random):
         return hash(value.getstate())
     if isinstance(value, np.random.Generator):
@@ -70,7 +70,7 @@ def state(value: Any) -> Any:
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Those of an object that is no function."""
+    """The parts of an object that is not a function."""
     if isinstance(value, (*CONTAINERS, dict)) and len(value) > MOST_PARTS:
         return []
     if isinstance(value, dict):
@@ -112,13 +112,13 @@ def _of_object(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _of_class(kind: type) -> list[tuple[str, Any]]:
-    """Attributes and functions of a class of the user's own."""
+    """Attributes and functions of a user's class."""
     inner = {n: getattr(v, "__func__", getattr(v, "fget", v)) for n, v in vars(kind).items()}
     return [(n, v) for n, v in inner.items() if isinstance(v, FunctionType) or not n.startswith("__")]
 
 
 def _of_iterator(value: Any) -> list[tuple[Any, Any]]:
-    """What an iterator without attributes stands at."""
+    """The parts of an iterator without attributes, which give its position."""
     try:
         return list(enumerate(value.__reduce__()[1:]))
     except (TypeError, NotImplementedError):
@@ -133,7 +133,7 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     read = {}
     for name, cell in cells:
-        with suppress(ValueError):  # it is empty
+        with suppress(ValueError):  # the cell is empty
             read[name] = cell.cell_contents
     used, attributes = _names(code), _attributes(code)
     for name in used.keys() & function.__globals__.keys() - set(code.co_freevars):
@@ -150,7 +150,7 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
 
 @cache
 def _names(code: CodeType) -> dict[str, int]:
-    """The globals and free variables that a function and the functions in it use, and the first line of each."""
+    """The globals and free variables that a function and its inner functions use, with the first line of each use."""
     found: dict[str, int] = {}
     line = code.co_firstlineno
     for instruction in dis.get_instructions(code):
@@ -170,7 +170,7 @@ def _attributes(code: CodeType) -> frozenset[str]:
 
 
 def _is_own(kind: type) -> bool:
-    """Whether a class is the user's: of no library and not of Python."""
+    """Whether a class is the user's: neither of a library nor of Python."""
     module = sys.modules.get(kind.__module__)
     return (
         not _is_library_class(kind) and module is not None and not _of_library(getattr(module, "__file__", None) or "")
@@ -178,7 +178,7 @@ def _is_own(kind: type) -> bool:
 
 
 def _is_library_class(kind: type) -> bool:
-    """Whether a class is torch's, NumPy's, vgame's or Python's own, whose state no step changes."""
+    """Whether a class belongs to torch, NumPy, vgame or Python; a step does not change the state of such objects."""
     module = kind.__module__ or ""
     return module.split(".")[0] in {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS and not (
         module.startswith("torch.utils.data")

@@ -1,6 +1,6 @@
-"""What a DataLoader reads: the samples that its sampler takes, their order, the batches of an epoch.
+"""The samples that a DataLoader reads: the selection of its sampler, their order, the batches of an epoch.
 
-In: a loader. Out: its data set, or that part of it, and what a job says about batches and their order; DataError for a
+In: a loader. Out: its data set, or the selected part of it, and the batch size and order of a job; DataError for a
 sampler whose epochs a job cannot repeat.
 """
 
@@ -24,12 +24,12 @@ from torch.utils.data import (
 from vgame.errors import DataError
 
 KNOWN = (SequentialSampler, RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
-WAY_OUT = "say Task(order=...): docs/capture.md"
+WAY_OUT = "write Task(order=...): docs/capture.md"
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """`batches`: of an epoch; None where the task says its own order."""
+    """`batches`: number of batches of an epoch; None if the task specifies the order."""
 
     samples: Any
     batch: int | None = None
@@ -40,7 +40,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class _Epoch:
-    """The samples that an epoch draws from, their order, how many it draws."""
+    """The samples that an epoch draws from, their order, and the number that it draws."""
 
     indices: Sequence[int]
     order: str | None
@@ -49,18 +49,18 @@ class _Epoch:
 
 
 def loaded(loader: DataLoader, ordered: bool) -> Loaded:
-    """What a loader reads. `ordered`: the task says the order, and the loader's sampler is not asked."""
+    """The samples and the order of a loader. `ordered`: the task specifies the order, so the sampler is ignored."""
     if type(loader).__iter__ is not DataLoader.__iter__:
         raise DataError(
-            f"{type(loader).__name__} makes its batches by an __iter__ of its own; write it into collate_fn"
+            f"{type(loader).__name__} creates its batches by an __iter__ of its own; move that into collate_fn"
         )
     if loader.batch_sampler is None:
         raise DataError(
-            "the DataLoader has no batch_size, its data set makes the batches; give the data set of samples"
+            "the DataLoader has no batch_size, its data set creates the batches; give a data set of single samples"
         )
     if loader.batch_size is None:
         raise DataError(
-            f"the DataLoader's batches are those of its batch_sampler ({type(loader.batch_sampler).__name__}); give "
+            f"the DataLoader's batches come from its batch_sampler ({type(loader.batch_sampler).__name__}); give "
             "batch_size, and a sampler or Task(order=...): docs/capture.md"
         )
     if ordered or not _is_sized(loader.dataset):
@@ -87,8 +87,8 @@ def _in_batches(loader: DataLoader, epoch: _Epoch) -> Loaded:
         indices = indices[:-rest]
     elif loader.drop_last and rest and epoch.order == "shuffled":
         raise DataError(
-            f"the DataLoader's drop_last leaves out {rest} samples, others in each epoch; a job's batches go on into "
-            f'the next epoch: leave drop_last out, or say Task(order="shuffled")'
+            f"the DataLoader's drop_last leaves out {rest} other samples in each epoch, but a job's batches continue "
+            f'into the next epoch; remove drop_last, or write Task(order="shuffled")'
         )
     batches = epoch.draws // batch if loader.drop_last else math.ceil(epoch.draws / batch)
     whole = indices == range(len(loader.dataset))
@@ -116,7 +116,7 @@ def _epoch(sampler: Any) -> _Epoch:
     anew = not getattr(sampler, "replacement", kind is not WeightedRandomSampler)
     if anew and (kind is WeightedRandomSampler or found.draws % max(len(found.indices), 1)):
         raise DataError(
-            f"the DataLoader's {kind.__name__} takes {found.draws} of {len(found.indices)} samples, others in each "
-            f"epoch, which a job cannot repeat; {WAY_OUT}"
+            f"the DataLoader's {kind.__name__} takes {found.draws} of {len(found.indices)} samples, different ones in "
+            f"each epoch, which a job cannot repeat; {WAY_OUT}"
         )
     return found

@@ -1,5 +1,4 @@
-"""Factories of the shipped jobs (`model = "vgame.tasks.shipped:..."`); copy one and change it for a task of your
-own."""
+"""Factories of the shipped jobs (`model = "vgame.tasks.shipped:..."`). Copy and change one for your own task."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ def language_model(
 
 def resnet50(folder: str, seed: int = 0, batch: int = 64, check: bool = True, augmented: bool = False) -> Task:
     """ResNet-50 (CIFAR form) from random initialisation on CIFAR-10; the paper's first workload. augmented: crops of
-    images padded by 4 pixels, and flips, in the program, which then holds the pixels as they were published."""
+    images padded by 4 pixels, and flips, are part of the program, and the data are the published pixels."""
     torch.manual_seed(seed)
     model = models.ResNet50()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, weight_decay=0.0005)
@@ -97,7 +96,8 @@ def cropped_and_flipped(loss: Loss) -> Loss:
 
 
 def _hide_broken_torchvision() -> None:
-    """A torchvision of another build than torch's cannot be imported, and transformers tries to; GPT-2 needs none."""
+    """Hide a torchvision that cannot be imported (built for another torch), which transformers would import; GPT-2 does
+    not need it."""
     try:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError):
@@ -114,7 +114,7 @@ def gpt2(
     dropout: float = 0.1,
     **config: int,
 ) -> Task:
-    """transformers' GPT2LMHeadModel as it is (124 M parameters unless `config` says otherwise); the paper's second
+    """transformers' GPT2LMHeadModel, unchanged (124 M parameters unless `config` changes it); the paper's second
     workload.
 
     `checkpoint`: a local folder with config.json and model.safetensors; else random initialisation.

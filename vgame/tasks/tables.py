@@ -1,8 +1,8 @@
-"""A column of a data set on disk, Arrow or Parquet, as one .npy file in the cache: what `datasets` saves, or any folder
-of such files.
+"""A column of a data set on disk, Arrow or Parquet, as one .npy file in the cache: a folder saved by `datasets`, or any
+folder of such files.
 
-In: a folder or a file, and a column. Out: the path of a .npy that `vgame.mapped` maps. All files' types are looked at
-before a number is read; rows of another length than the first are refused. Memory: one batch of rows.
+In: a folder or a file, and a column. Out: the path of a .npy that `vgame.mapped` maps. The types of all files are
+checked before a number is read; rows of another length than the first are refused. Memory: one batch of rows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SUFFIXES = (".arrow", ".parquet")
 
 
 def column_file(path: Path, column: str | None) -> Path:
-    """The .npy of a column, made once for the same content. DataError where the files cannot be read as numbers of one
-    shape a row."""
+    """The .npy of a column, written once for the same content. DataError if the files cannot be read as numbers with
+    one shape per row."""
     files = _files(path)
     try:
         import pyarrow
@@ -45,13 +45,13 @@ def column_file(path: Path, column: str | None) -> Path:
 
 
 def _files(path: Path) -> list[Path]:
-    """In their order: that of the data set's own state.json, or by name."""
+    """The data files, in the order of the data set's own state.json, or by name."""
     if not path.is_dir():
         return [path]
     if (path / "dataset_dict.json").exists():
         splits = parse_json((path / "dataset_dict.json").read_bytes()).get("splits", [])
         raise DataError(
-            f"{path} holds the splits {', '.join(map(str, splits))}; name one, {path.name}/train for example"
+            f"{path} holds the splits {', '.join(map(str, splits))}; choose one, {path.name}/train for example"
         )
     by_name = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
     found = _saved_files(path) if (path / "state.json").exists() else by_name
@@ -61,7 +61,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _saved_files(path: Path) -> list[Path]:
-    """Those that a data set's own state.json names."""
+    """The files named by a data set's own state.json."""
     try:
         state = parse_json((path / "state.json").read_bytes())
         names = [Path(str(f["filename"])).name for f in state["_data_files"]]
@@ -73,17 +73,17 @@ def _saved_files(path: Path) -> list[Path]:
 
 
 def _checked_types(files: Sequence[Path], column: str | None) -> tuple[str, bool, int]:
-    """(column, whether of integers, lists in lists), the same in all files."""
+    """(column, whether it holds integers, depth of nested lists), which are the same in all files."""
     found = set()
     for path in files:
         schema, _ = _open(path)
         if column is None and len(schema.names) == 1:
             column = schema.names[0]
         if column not in schema.names:
-            raise DataError(f"{path} holds the columns {', '.join(schema.names)}; say which: mapped(path, name)")
+            raise DataError(f"{path} holds the columns {', '.join(schema.names)}; choose one: mapped(path, name)")
         found.add((str(column), *_kind(path, str(column), schema.field(column).type)))
     if len(found) > 1:
-        raise DataError(f"{files[0].parent}: the column {column} is of another type in one file than in another")
+        raise DataError(f"{files[0].parent}: the column {column} has different types in its files; one is expected")
     return found.pop()
 
 
@@ -95,14 +95,14 @@ def _kind(path: Path, column: str, kind: Any) -> tuple[bool, int]:
         depth, inner = depth + 1, inner.value_type
     if not (types.is_integer(inner) or types.is_float32(inner)):
         raise DataError(
-            f"{path}: the column {column} is of {kind}; integers, float32 or lists of them are expected: cast it, or "
-            "tokenise it"
+            f"{path}: the column {column} has the type {kind}; integers, float32 or lists of them are expected: cast "
+            "it, or tokenise it"
         )
     return types.is_integer(inner), depth
 
 
 def _open(path: Path) -> tuple[Any, Iterator[Any]]:
-    """Schema of a file, and its batches."""
+    """(schema of a file, its batches)."""
     import pyarrow
     from pyarrow import ipc, parquet
 
@@ -111,7 +111,7 @@ def _open(path: Path) -> tuple[Any, Iterator[Any]]:
         return table.schema_arrow, table.iter_batches(BATCH)
     source = pyarrow.memory_map(str(path))
     try:
-        stream = ipc.open_stream(source)  # what `datasets` writes
+        stream = ipc.open_stream(source)  # the format of `datasets`
         return stream.schema, iter(stream)
     except pyarrow.ArrowInvalid:
         source.seek(0)
@@ -149,7 +149,7 @@ def _write(target: Path, files: Sequence[Path], column: str, kind: str, depth: i
 
 
 def _numbers(path: Path, column: str, array: Any, first: int, depth: int) -> np.ndarray:
-    """The rows of a batch; a list a row must have the length of the first one's."""
+    """The rows of a batch; lists in rows must have the same length in all rows."""
     shape = [len(array)]
     for _ in range(depth):
         if array.null_count:
@@ -166,8 +166,8 @@ def _numbers(path: Path, column: str, array: Any, first: int, depth: int) -> np.
 
 def _ragged(path: Path, column: str, first: int, found: Any, expected: Any) -> DataError:
     return DataError(
-        f"{path}: rows of the column {column} have other lengths, {found} and {expected}, from row {first:,} on; pad "
-        "them, or pack them into rows of one length"
+        f"{path}: rows of the column {column} have different lengths, {found} and {expected}, from row {first:,} on; "
+        "pad them, or pack them into rows of one length"
     )
 
 

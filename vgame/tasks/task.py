@@ -17,10 +17,10 @@ from vgame.tasks.datasets import Collated, collate
 
 MOST_WORDS = 2**31 - 1  # of a tensor
 ORDERS = ("shuffled", "sequential", "streams", "replacement")
-MOST_BATCHES = 1_024  # per step: each is written out in the program
+MOST_BATCHES = 1_024  # per step: the program repeats the operators for each
 
-TOTALS = "totals"  # the state of an evaluation has its totals as tensors `totals.NAME`
-SAMPLES = "samples"  # the total that counts what was measured
+TOTALS = "totals"  # an evaluation's state has its totals as tensors `totals.NAME`
+SAMPLES = "samples"  # the total that counts the measured samples
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -31,55 +31,56 @@ class Evaluation:
 
     measure: Callable[[nn.Module, Batch], Mapping[str, torch.Tensor]]
     """`measure(model, batch)` returns sums over a batch by name, tensors of one number; the model is in evaluation
-    mode. Integers are added up in int32, and refused where they come to 2^30 or more; floats in binary32. The number
-    of samples is counted beside them."""
+    mode. Integers are added up in int32, and refused from 2^30 on; floats in binary32. The number of samples is counted
+    too."""
     data: Mapping[str, torch.Tensor]
-    """Held-out samples, as those of a `Task`."""
+    """Held-out samples, in the form of a `Task`'s data."""
     batch: int
-    """Samples of a batch; it divides their number."""
+    """Samples of a batch; it must divide the number of samples."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: model, loss, optimizer and data, as torch users write them. The first four may be given without
-    their names. ProgramError names a field that is wrong."""
+    """A training task: model, loss, optimizer and data, as torch users write them. The first four may be positional
+    arguments. ProgramError names an invalid field."""
 
     model: nn.Module
-    """Any torch module that capture knows (docs/capture.md)."""
+    """Any torch module that capture supports (docs/capture.md)."""
     loss: Callable[[nn.Module, Batch], torch.Tensor] | Sequence[Callable[[nn.Module, Batch], torch.Tensor]]
-    """`loss(model, batch)` returns the scalar loss. Several, one for each optimizer, take turns: each sees the steps
-    that the optimizers before it have made (a GAN)."""
+    """`loss(model, batch)` returns the scalar loss. Several losses, one for each optimizer, take turns: each uses the
+    parameters after the steps of the optimizers before it (a GAN)."""
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
-    """The learning rates of its groups scale a job's `schedule`: with `lr=1.0` the schedule's rate holds, and a group
-    with twice the first group's rate keeps twice its rate. Without a schedule they hold throughout. Several step one
-    after the other, each for its own parameters."""
+    """The learning rates of its groups scale a job's `schedule`: the first group gets the schedule's rate, and a group
+    with twice the first group's rate gets twice that. Without a schedule they apply in all steps. Several optimizers
+    step one after the other, each for its own parameters."""
     data: Mapping[str, torch.Tensor] | Dataset | DataLoader | Collated
-    """Tensors by name, each with the samples in its first dimension. Of a Dataset or a DataLoader all samples are read
-    and collated once; the loss gets batches as the collation makes them."""
+    """Tensors by name, each with the samples in its first dimension. All samples of a Dataset or a DataLoader are read
+    and collated once; the loss gets batches in the form of the collation."""
     batch: int = 0
-    """Samples of a batch; needed unless a DataLoader has it."""
+    """Samples of a batch; not needed for a DataLoader."""
     window: int | None = None
-    """The tensors of `data` are streams: sample i is the stretch [i * stride, i * stride + window) of each."""
+    """The tensors of `data` are streams: sample i is the part [i * stride, i * stride + window) of each."""
     stride: int = 1
-    """With a `window`: from the beginning of a sample to that of the next."""
+    """With a `window`: distance from the beginning of a sample to the beginning of the next."""
     clip: float | None = None
-    """Largest norm of all gradients together, as torch.nn.utils.clip_grad_norm_."""
+    """Largest norm of all gradients together, as in torch.nn.utils.clip_grad_norm_."""
     clip_value: float | None = None
-    """Largest absolute value of a gradient, as torch.nn.utils.clip_grad_value_."""
+    """Largest absolute value of a gradient, as in torch.nn.utils.clip_grad_value_."""
     average: float | Literal["equal"] | None = None
-    """Averaged weights, kept beside the weights: the decay of an EMA, or the mean of all steps."""
+    """Averaged weights, kept in addition to the weights: the decay of an EMA, or "equal" for the mean of all steps."""
     accumulate: int = 1
-    """Batches per step; the step's loss is the mean of theirs."""
+    """Batches per step; the step's loss is the mean of their losses."""
     order: Literal["shuffled", "sequential", "streams", "replacement"] | Sequence[int] | torch.Tensor | None = None
-    """Of the samples (docs/capture.md), or a list of sample numbers; None: shuffled, anew in each epoch."""
+    """Order of the samples (docs/capture.md), or a list of sample numbers; None: shuffled again in each epoch."""
     frozen: Mapping[str, int | tuple[int, int]] = field(default_factory=dict)
-    """Steps without a gradient: {"encoder.*": 100} the first 100, (50, 99) these."""
+    """Steps without a gradient, by names of parameters: {"encoder.*": 100} for the first 100 steps, {"encoder.*": (50,
+    99)} for steps 50 to 99."""
     schedulers: Sequence[LRScheduler] = ()
-    """Of torch or transformers, instead of a job's `schedule`; each steps once after every step."""
+    """Schedulers of torch or transformers, instead of a job's `schedule`; each steps once after every training step."""
     weights: Sequence[float] | torch.Tensor | None = None
-    """One for each sample: they are drawn with replacement, in proportion."""
+    """One for each sample: samples are drawn with replacement, with probabilities proportional to the weights."""
     evaluate: Evaluation | None = None
-    """Measured by `vgame.evaluate` after training; no part of the order."""
+    """The evaluation for `vgame.evaluate` after training; not part of the order."""
 
     def __repr__(self) -> str:
         """One line: without the data."""
@@ -125,7 +126,7 @@ class Task:
                 f"order = {self.order!r}: one of {', '.join(ORDERS)}, or a list of sample numbers, is expected"
             )
         if self.weights is not None and self.order is not None:
-            raise ProgramError("order and weights were both given; samples with weights are drawn, leave the order out")
+            raise ProgramError("order and weights are both given, but weights draw samples at random; remove the order")
         for name in ("batch", "stride", "accumulate") + (("window",) if self.window is not None else ()):
             if not isinstance(number := getattr(self, name), int) or number < 1:
                 raise ProgramError(f"{name} = {number!r}: a whole number of at least 1 is expected")
@@ -134,9 +135,11 @@ class Task:
         for name, tensor in self.tensors.items():
             words = self.batch * (self.window or 1) * tensor[:1].numel()
             if words > MOST_WORDS:
-                raise ProgramError(f"batch = {self.batch}: {words:,} words of {name}, {MOST_WORDS:,} are the most")
+                raise ProgramError(
+                    f"batch = {self.batch}: {words:,} words of {name}; at most {MOST_WORDS:,} are allowed"
+                )
         if self.accumulate > MOST_BATCHES:
-            raise ProgramError(f"accumulate = {self.accumulate}: {MOST_BATCHES} batches per step are the most")
+            raise ProgramError(f"accumulate = {self.accumulate}: at most {MOST_BATCHES} batches per step are allowed")
         if self.clip is not None and not 0 < self.clip < float("inf"):
             raise ProgramError(f"clip = {self.clip}: a positive norm is expected")
         if self.clip_value is not None and not 0 < self.clip_value < float("inf"):
@@ -145,7 +148,7 @@ class Task:
             raise ProgramError(f'average = {self.average!r}: a decay from 0 to below 1, or "equal", is expected')
 
     def _collate(self) -> None:
-        """The tensors of a Dataset or a DataLoader, and what a loader says about batches and their order."""
+        """Read the tensors of a Dataset or a DataLoader, and a loader's batch size and order."""
         if isinstance(self.data, torch.Tensor | tuple):
             raise ProgramError(
                 f"the data is a {type(self.data).__name__}; a dictionary of tensors, a Dataset or a DataLoader is "
@@ -155,12 +158,12 @@ class Task:
         if not isinstance(found, Collated):
             found = collate(found, ordered=self.order is not None or self.weights is not None)
         order = None if self.weights is not None else found.order
-        for name, said in (("batch", found.batch), ("order", order), ("weights", found.weights)):
+        for name, loaded in (("batch", found.batch), ("order", order), ("weights", found.weights)):
             own = getattr(self, name)
-            own = said if own is None or (name == "batch" and own == 0) else own
-            if said is not None and name == "batch" and own != said:
+            own = loaded if own is None or (name == "batch" and own == 0) else own
+            if loaded is not None and name == "batch" and own != loaded:
                 raise ProgramError(
-                    f"batch = {self.batch}, but the DataLoader's batch_size is {said}; leave one of them out"
+                    f"batch = {self.batch}, but the DataLoader's batch_size is {loaded}; remove one of them"
                 )
             object.__setattr__(self, name, own)
         object.__setattr__(self, "data", found.tensors)
@@ -171,17 +174,17 @@ class Task:
 
     @property
     def losses(self) -> tuple[Callable[[nn.Module, Batch], torch.Tensor], ...]:
-        """In the order in which they are computed."""
+        """The losses, in the order of their computation."""
         return tuple(self.loss) if isinstance(self.loss, Sequence) else (self.loss,)
 
     @property
     def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """In the order of their steps."""
+        """The optimizers, in the order of their steps."""
         return tuple(self.optimizer) if isinstance(self.optimizer, Sequence) else (self.optimizer,)
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:
-        """The data by name: read and collated."""
+        """The data by name, after reading and collation."""
         assert isinstance(self.data, Mapping)
         return self.data
 
@@ -197,7 +200,7 @@ class Task:
 
     @property
     def epoch(self) -> float:
-        """Batches of a pass over the data: as many as a loader makes, else by the samples."""
+        """Batches of a pass over the data: those of a loader, else samples / batch."""
         return getattr(self, "batches", None) or self.population / self.batch
 
     def samples(self, indices: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Text for language models: any file, as bytes or through a tokenizer directory of Hugging Face's; never fetched."""
+"""Text for language models: any file, as bytes or with a tokenizer directory of Hugging Face. vgame never downloads."""
 
 from __future__ import annotations
 

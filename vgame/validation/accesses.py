@@ -16,7 +16,7 @@ WIDEST = 8  # elements of a spread copy per element read or written
 
 
 def read(base: torch.Tensor, access: Access, sizes: tuple[int, ...], fill: float) -> torch.Tensor:
-    """The operand over the index space, `fill` where it is out of bounds."""
+    """The operand over the index space, with `fill` out of bounds."""
     strides = _row_major([d.size for d in access.dims])
     if access.always_inside(sizes):
         offset = sum(d.offset * s for d, s in zip(access.dims, strides, strict=True))

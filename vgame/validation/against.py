@@ -24,12 +24,12 @@ from vgame.validation.report import Order
 T = torch.Tensor
 Loss = tuple[float, float]  # (value, half a unit of its last printed digit)
 MOST, MOST_BYTES = 20, 1 << 26  # compared losses, bytes of a file
-UNIT, NOISE = 2.0**-24, 64.0  # of a rounding to binary32; the bound as a multiple of the spread
-PATHS = (None, 1, 2)  # once without rounding, twice with results perturbed by the size of roundings
+UNIT, NOISE = 2.0**-24, 64.0  # relative error of a rounding to binary32; the bound as a multiple of the spread
+PATHS = (None, 1, 2)  # one evaluation without rounding, two with results perturbed by the size of roundings
 
 
 def losses_of(given: Sequence[float] | str | Path) -> list[Loss]:
-    """The first losses, from numbers or a CSV file: one number a line, or a column named `loss`."""
+    """The first losses, from numbers or a CSV file: one number per line, or a column named `loss`."""
     if isinstance(given, str | Path):
         return _read(Path(given))
     found = [(float(x), 0.0) for x in given][:MOST]
@@ -59,8 +59,7 @@ def _number(path: Path, place: int, text: str) -> Loss:
         value = Decimal(text)
     except InvalidOperation:
         raise VgameError(
-            f"{path}: loss {place} is {text!r}; one number a line is expected, or columns with a header, one named "
-            "`loss`"
+            f"{path}: loss {place} is {text!r}; one number per line is expected, or a header with a column `loss`"
         ) from None
     exponent = value.as_tuple().exponent
     return float(value), 0.5 * 10.0**exponent if isinstance(exponent, int) else 0.0
@@ -68,13 +67,14 @@ def _number(path: Path, place: int, text: str) -> Loss:
 
 def _check(found: Sequence[Loss], where: str) -> None:
     if not found:
-        raise VgameError(f"{where} has no losses; those of the first steps of your own loop are expected")
+        raise VgameError(f"{where} has no losses; the losses of the first steps of your own loop are expected")
     if wrong := [n for n, (x, _) in enumerate(found, 1) if x - x != 0]:
         raise VgameError(f"{where}: loss {wrong[0]} is {found[wrong[0] - 1][0]}; finite numbers are expected")
 
 
 def compare_losses(order: Order, theirs: Sequence[Loss], seconds: float) -> dict[str, Any]:
-    """(number of compared losses, largest ratio of a difference to its bound)."""
+    """Compare losses; returns the note: numbers of losses compared and given, largest ratio of a difference to its
+    bound."""
     budget, spread, taken, compared = Budget(seconds), 0.0, 0.0, 0
     paths = zip(*(_losses(order, len(theirs), moved, budget) for moved in PATHS), strict=True)
     try:
@@ -84,12 +84,12 @@ def compare_losses(order: Order, theirs: Sequence[Loss], seconds: float) -> dict
             compared += 1
             if not far <= bound:
                 raise ValidationError(
-                    f"step {order.before + compared}: your loop's loss is {loss:.9g}, the program's {mine:.9g}; "
-                    f"rounding explains a difference of {bound:.2g}{_hint(order)}"
+                    f"step {order.before + compared}: your loop's loss is {loss:.9g}, the program's is {mine:.9g}; "
+                    f"rounding explains a difference of at most {bound:.2g}{_hint(order)}"
                 )
             taken = max(taken, far / bound if bound else 0.0)
     except Exhausted:
-        pass  # `losses` has the number reached
+        pass  # the note has the number of losses compared so far
     return {"losses": compared, "given": len(theirs), "share_of_bound": round(taken, 4)}
 
 
@@ -108,7 +108,7 @@ def _losses(order: Order, count: int, moved: int | None, budget: Budget) -> Iter
 
 
 def _hint(order: Order) -> str:
-    """A hint if the job draws from its seed; no loop of torch draws the same numbers."""
+    """A hint if the job draws from its seed, because a loop in torch cannot draw the same numbers."""
     draws = any(turn.draws and any(turn.draws) for turn in order.lowered.marks.turns)
     shuffles = order.task.weights is not None or order.task.order == "replacement"
     shuffles = shuffles or any(isinstance(operator, Shuffle) for operator in order.lowered.program.operators)

@@ -1,8 +1,8 @@
 """Functions of limited accuracy: those with vgame's own definition (docs/capture.md), and those that torch computes
 with binary32 constants also in binary64.
 
-In: an operator of torch on numbers of binary64. Out: vgame's value if it is as near to torch's as expected, else
-torch's: so errors show and missing digits do not.
+In: an operator of torch on binary64 numbers. Out: vgame's value if it is as near to torch's as expected, else torch's
+value. So an error is detected, but the limited accuracy itself is no difference.
 """
 
 from __future__ import annotations

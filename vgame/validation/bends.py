@@ -1,6 +1,7 @@
-"""Choose the steps of an optimizer to compare: a wrong number of a later step shows in that step alone.
+"""Choose the steps of an optimizer to compare: a wrong number of a later step is visible only in that step.
 
-In: a task, its schedule, its steps. Out: the steps between which the learning rates bend most, and the last one.
+In: a task, its schedule, its steps. Out: the steps at which the slope of the learning rates changes most, and the last
+step.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from vgame.program.play import scheduled
 from vgame.tasks.task import Task
 
 MOST = 3  # bends, each with the step before it
-LATEST, PLAYED = 1_000, 50  # the last step for an optimizer with a rule, and for one that must be run up to each step
+LATEST, PLAYED = 1_000, 50  # last compared step: with a rule, and without one, where all earlier steps are played
 
 
 def steps_of_rates(

@@ -1,4 +1,4 @@
-"""Limits of a validation in seconds and memory; it stops there, and the rest is not compared."""
+"""Limits of a validation in seconds and memory. It stops at a limit, and the rest is not compared."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Exhausted(Exception):
 
 
 class Budget:
-    """So many seconds from now on, and so many additional bytes of resident memory; by default SHARE of the machine's
-    free memory. Without /proc memory has no bound."""
+    """A limit of seconds from now on, and of additional bytes of resident memory; by default SHARE of the machine's
+    free memory. Without /proc, memory has no limit."""
 
     def __init__(self, seconds: float, memory: float | None = None) -> None:
         self.seconds, self.until, self.looked = seconds, time.monotonic() + seconds, 0.0
@@ -29,7 +29,7 @@ class Budget:
         return time.monotonic() > self.until
 
     def check(self) -> None:
-        """Exhausted if the budget is used up; called before each operator."""
+        """Raise Exhausted if the budget is used up; called before each operator."""
         now = time.monotonic()
         if now > self.until:
             raise Exhausted(f"the part after {self.seconds:g} seconds")

@@ -1,4 +1,4 @@
-"""Compare which results are bfloat16: binary64 does not show a missing rounding, so types are compared separately.
+"""Compare which results are bfloat16. A missing rounding is not visible in binary64, so types are compared separately.
 
 In: the results of the user's operators, the program's tensors of the same step. Out: the first result that only one
 side rounds to bfloat16. Results are identified by sums that do not depend on the order of their elements.
@@ -20,7 +20,7 @@ from vgame.validation.places import SAME, Result, Sums, is_short, same_sums, sum
 
 T = torch.Tensor
 STAGE = "bfloat16 results"
-WIDE, MOVED, ROUNDED = range(3)  # binary32; holding bfloat16 words in any type; rounded by its operator
+WIDE, MOVED, ROUNDED = range(3)  # binary32; bfloat16 words in any type; rounded to bfloat16 by its operator
 MOVING = (Function.NEG, Function.ABS, Function.MAX, Function.MIN, Function.SELECT)
 
 
@@ -50,8 +50,8 @@ class Known:
 
 
 class Types:
-    """Collects the tensors of a program as they are computed. A tensor is bfloat16 if its operator rounds it, or moves
-    such tensors."""
+    """Collects the tensors of a program while they are computed. A tensor is bfloat16 if its operator rounds it, or
+    copies such tensors."""
 
     def __init__(self, program: Program, state: Sequence[T], data: Sequence[T]) -> None:
         self.program, self.known = program, Known()
@@ -89,11 +89,11 @@ class Types:
         return fill & 0xFFFF == 0 and (ref.cls is RefClass.IMMEDIATE or self._short.get(ref, False))
 
     def compare_state(self, step: int, tensors: Mapping[str, T]) -> Differs | None:
-        """Check that parameters and buffers that are bfloat16 in the module are bfloat16 after a step."""
+        """The first parameter or buffer that is bfloat16 in the module but not in the program after a step."""
         for label, source in zip(self.program.labels.state, self.program.sources, strict=True):
             tensor = tensors.get(label.name)
             if tensor is not None and tensor.dtype == torch.bfloat16 and not self._is_short(source.ref):
-                detail = "your model keeps it in bfloat16, the program does not round it"
+                detail = "your model keeps it in bfloat16, but the program does not round it"
                 return Differs(STAGE, label.name, step, 0.0, 0.0, detail)
         return None
 

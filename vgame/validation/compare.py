@@ -1,5 +1,5 @@
-"""Compare the two sides of a stage (docs/validation.md): rounding errors shrink with higher precision, an error of
-translation does not.
+"""Compare the two sides of a stage (docs/validation.md): rounding errors shrink with higher precision, translation
+errors do not.
 
 In: the results of the program and of the user's code, by name. Out: None if they agree, else the first difference.
 """
@@ -38,7 +38,7 @@ class Differs:
 
 @dataclass
 class Tally:
-    """Counts of a comparison: tensors by stage, the highest rung needed, elements that flip."""
+    """Counts of a comparison: compared tensors by stage, the highest rung needed, elements that flip."""
 
     compared: dict[str, int] = field(default_factory=dict)
     rung: int = 0
@@ -70,7 +70,7 @@ def largest(x: T) -> float:
 
 
 def distance(a: T, b: T) -> T:
-    """|a - b|, 0 where both are the same infinity or both NaN, infinite where only one is a number."""
+    """|a - b|; 0 if both are the same infinity or both NaN, infinite if only one is a number."""
     same = (a == b) | (a.isnan() & b.isnan())
     return torch.where(same, 0.0, (a - b).abs().nan_to_num(torch.inf, torch.inf))
 
@@ -95,7 +95,7 @@ def compare(stage: str, step: int, ours: Tensors, theirs: Tensors, rungs: Rungs,
 
 
 def _one_sided(ours: bool) -> str:
-    return "the program gives it none, your code does" if ours else "your code gives it none, the program does"
+    return "only your code computes it" if ours else "only the program computes it"
 
 
 def _rung(name: str, mine: T, other: T, total: float, rungs: Rungs, tally: Tally) -> int | None:

@@ -1,7 +1,7 @@
 """The program's random numbers for torch code: words of its Philox operators, converted to draws by the formulas of
 docs/formats.md section 5 and docs/capture.md, in binary64.
 
-In: the lowering's record of each random operator. Out: the numbers of the n-th random operator that the code calls."""
+In: the lowering's record of each random operator. Out: the numbers for the n-th random operator that the code calls."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Drawn:
         return FAMILIES[family](words, given).reshape(result.shape)
 
     def _words(self, operator: int | None, count: int) -> T:
-        """Unsigned words; arbitrary ones for a draw that the program omits, since no result may depend on it."""
+        """Unsigned words. A draw that the program omits gets arbitrary words, since no result may depend on it."""
         if operator is None:
             return torch.randint(0, 2**32, (count,), generator=torch.Generator().manual_seed(count))
         return random_words(self.seed, self.step, operator, count, torch.zeros(1)).to(torch.int64) & 0xFFFFFFFF
 
 
 def _family(name: str) -> str:
-    """`bernoulli` of `aten.bernoulli_.float`."""
+    """`bernoulli` for `aten.bernoulli_.float`."""
     return name.removeprefix("aten.").split(".")[0].removesuffix("_functional").removesuffix("_")
 
 

@@ -1,8 +1,7 @@
 """Evaluate a program in binary64, without any rounding to binary32, by plain torch operators.
 
-In: a program, its state, data and scalars at a step, and the operators whose outputs are wanted. Out: those outputs.
-Independent of the lowering. A number in the program stands for the number before its rounding (`Marks`), which must
-round to its word.
+In: a program, its state, data and scalars at a step, and the wanted operators. Out: their outputs. Independent of the
+lowering. For a number in the program, the number before its rounding is used (`Marks`), which must round to its word.
 """
 
 from __future__ import annotations
@@ -106,8 +105,8 @@ class Evaluation:
                 self.outputs.pop(ref.index, None)
 
     def _moved(self, operator: Operator, result: T) -> T:
-        """Perturb the result of a rounding operator. Selections, x * 1 and x + 0 keep equal numbers equal; whole
-        numbers (counts) are exact."""
+        """Perturb the result of a rounding operator. Not perturbed are selections, x * 1 and x + 0 (so that equal
+        numbers stay equal) and integers (counts), which are exact."""
         rounds = isinstance(operator, Contract) or getattr(operator, "function", None) in ROUNDING
         narrow = self.part > STEP and getattr(operator, "bfloat16", False)
         if self.chance is None or not (rounds or narrow):

@@ -1,8 +1,8 @@
 """State of the user's functions and objects outside the model: counters, generators, arrays, files. A program does not
 carry changes of it to the next step.
 
-In: a loss, a data set, a collate function. Out: a fingerprint of each reachable value, by its path; two of them show
-the changes.
+In: a loss, a data set, a collate function. Out: a fingerprint of each reachable value, by its path. Two collections of
+fingerprints show the changes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Held:
                 todo.extend(_parts(path, value))
 
     def changed(self, before: Held) -> list[str]:
-        """Paths whose fingerprint differs from before; new paths do not count."""
+        """Paths with another fingerprint than `before`; new paths do not count."""
         return sorted(path for path, print in before.found.items() if path in self.found and self.found[path] != print)
 
 
@@ -115,8 +115,8 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _of_object(path: str, value: Any) -> list[tuple[str, Any]]:
-    """Attributes of an object of a user's class, with those of __slots__ and of its classes; of torch's modules their
-    attributes."""
+    """Attributes of an object of a user's class, including __slots__ and class attributes; attributes of torch's
+    modules."""
     kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
     own = [kind for kind in kinds if not _is_installed(_file_of(kind))]
     if not own and not isinstance(value, nn.Module | torch.utils.data.Dataset):

@@ -41,14 +41,14 @@ def rows_of_step(task: Task, seed: int, step: int, position: int, draws: Sequenc
 
 
 def frozen_of(task: Task, names: Iterable[str]) -> dict[str, list[range]]:
-    """By name of a parameter the steps without a gradient: (first, last), or a number of first steps."""
-    stretches = {p: s if isinstance(s, tuple) else (1, s) for p, s in task.frozen.items()}
-    found = {n: [range(a, z + 1) for p, (a, z) in stretches.items() if fnmatchcase(n, p)] for n in names}
+    """The steps without a gradient, by name of the parameter: (first, last), or a number of first steps."""
+    spans = {p: s if isinstance(s, tuple) else (1, s) for p, s in task.frozen.items()}
+    found = {n: [range(a, z + 1) for p, (a, z) in spans.items() if fnmatchcase(n, p)] for n in names}
     return {name: ranges for name, ranges in found.items() if ranges}
 
 
 def position_after(task: Task, start: int, steps: int) -> int:
-    """Number of samples (of each stream) read after so many steps from a position, modulo their number."""
+    """Number of samples (of each stream) read after `steps` steps from a position, modulo their number."""
     length = task.population if task.order is None or isinstance(task.order, str) else len(task.order)
     streams = task.batch if task.order == "streams" else 1
     return (start + steps * task.batch * task.accumulate // streams) % (length // streams)
@@ -61,7 +61,8 @@ def _weighted(task: Task, words: Sequence[T]) -> T:
 
 
 def check_weights(task: Task) -> Differs | None:
-    """Check that the alias table gives each sample its weight, to 2^-31 of a mean weight."""
+    """The difference if a sample's share in the alias table differs from its weight by more than population * 2^-30
+    mean weights, else None."""
     if task.weights is None:
         return None
     thresholds, aliases = (torch.from_numpy(t).to(torch.float64) for t in alias_table(task.weights, task.population))

@@ -1,5 +1,5 @@
-"""Locate the first difference of the user's code from the program: the torch operator whose result no operator of the
-program has.
+"""Locate the first difference between the user's code and the program: the first torch operator with a result that no
+operator of the program has.
 
 In: a loss and its gradients with a differing tensor, executed again on both sides. Out: the module and the user's line,
 as the end of a sentence. Results are identified by sums that do not depend on the order of their elements.
@@ -29,7 +29,7 @@ from vgame.validation.shadow import CannotCheck, Shadows
 T = torch.Tensor
 Sums = tuple[float, float, float]
 LONGEST = 60.0  # seconds for each side
-SAME = 2.0**-36  # of the sum of sizes: rounding in binary64 stays below, an ulp of binary32 does not
+SAME = 2.0**-36  # relative to the sum of sizes: above roundings of binary64, below an ulp of binary32
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Result:
     sums: Sums
     elements: int
     parents: tuple[int, ...]
-    numbers: bool  # not masks or indices
+    numbers: bool  # whether it holds floating-point numbers, not a mask or indices
     type: torch.dtype | None  # None: not compared, such as statistics of norms and numbers that fit every type
 
 
@@ -146,7 +146,7 @@ class Noted(Shadows):
     # ---- the first that differs ----
 
     def first(self, program: Sequence[tuple[int, Sums]], differs: T | None) -> Result | None:
-        """The first operator on the way to the differing tensor such that the program has neither its result nor any
+        """The first operator on the way to the differing tensor for which the program has neither its result nor any
         result computed from it."""
         known: dict[int, list[Sums]] = defaultdict(list)
         for elements, sums in program:
@@ -162,7 +162,7 @@ class Noted(Shadows):
         return next((self.results[p] for p in wrong), None)
 
     def _way(self, differs: T | None) -> set[int]:
-        """The operators that a tensor depends on; all for a tensor without an operator."""
+        """The operators that a tensor depends on; all operators if no operator computes it."""
         return self.leading_to([] if differs is None else [differs]) or set(range(len(self.results)))
 
     def leading_to(self, tensors: Sequence[T]) -> set[int]:
@@ -187,7 +187,7 @@ class Noted(Shadows):
 
 
 def _of_shape_alone(name: str) -> bool:
-    """Whether an operator reads no number of its tensors: ones_like, new_zeros."""
+    """Whether an operator reads no numbers of its tensors: ones_like, new_zeros."""
     return name.endswith("_like") or name.startswith("new_")
 
 
@@ -210,8 +210,8 @@ def place_of(
     name: str, theirs: Mapping[str, T | None], ours: Mapping[str, T | None], model: nn.Module,
     play: Callable[[Noted], Any], again: Callable[[Callable[[int, T], None]], Any],
 ) -> str:  # fmt: skip
-    """Module and line of the first differing result; for a tensor that only one side has, those of its module. `play`,
-    `again`: execute one side each again."""
+    """Module and line of the first differing result; for a tensor that only one side has, those of its module. `play`
+    executes the user's side again, `again` the program's."""
     noted = Noted(Budget(LONGEST))
     program: list[tuple[int, Sums]] = []
     result = None

@@ -19,7 +19,7 @@ VARIABLE, SECONDS = "VGAME_VALIDATE", 60.0
 
 
 def seconds_of(given: float | None) -> float:
-    """Seconds of a validation: the argument, else the environment variable, else a minute."""
+    """Seconds of a validation: the argument, else the environment variable, else SECONDS."""
     source, value = ("validate", given) if given is not None else (VARIABLE, os.environ.get(VARIABLE, SECONDS))
     try:
         seconds = float(value)
@@ -31,8 +31,8 @@ def seconds_of(given: float | None) -> float:
 
 
 def record(report: Report | None, program_root: bytes, against: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The content of validation.json. `validated`: something was compared; `complete`: everything in docs/validation.md
-    was; `against`: the losses of the user's own loop, if given."""
+    """The content of validation.json. `validated`: at least one comparison was made; `complete`: all comparisons of
+    docs/validation.md were made; `against`: the losses of the user's own loop, if given."""
     report = report or Report(unchecked=["nothing was compared: 0 seconds were given"])
     return {
         "validated": bool(report.tally.compared),
@@ -74,7 +74,7 @@ def line(found: dict[str, Any]) -> str:
     parts = [f"{count} of {stage}" for stage, count in found["compared"].items()]
     text = f"{', '.join(parts) or 'nothing'} in {found['batches']} batches, {found['seconds']} s"
     if losses := found.get("against"):
-        text += f"; {losses['losses']} losses of your own loop, of {losses['given']}"
+        text += f"; {losses['losses']} of {losses['given']} losses of your own loop"
     if found["flips"]:
         text += f"; {sum(found['flips'].values())} elements flip with the last bit"
     if found["unchecked"]:

@@ -17,7 +17,7 @@ T = torch.Tensor
 
 @dataclass
 class Report:
-    """The comparisons of a validation, for people and for validation.json. `unchecked`: reasons for omitted stages."""
+    """The comparisons of a validation, for display and validation.json. `unchecked`: reasons for omitted stages."""
 
     steps: list[int] = field(default_factory=list)
     batches: int = 0

@@ -1,7 +1,8 @@
-"""Compare the data with the data set: samples are read twice again, the second time backwards, and some are collated
+"""Compare the data with the data set: samples are read two more times, the second time backwards, and some are collated
 again.
 
-In: the task, the rows that the validation has read. Out: nothing, or a ValidationError that names the difference.
+In: the task, the rows that the validation has read. Out: the number of samples read again, or a ValidationError that
+names the difference.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def check_samples(task: Task, rows: Sequence[int], budget: Budget) -> int:
     for index in reversed(first):
         if not _same(first[index], source.samples[index]):
             raise ValidationError(
-                f"{type(source.samples).__name__} gives another sample {index} when it is read again: its random "
-                "transform was drawn once, for all epochs; put it into the loss, on the batch, with vgame.augment or "
+                f"{type(source.samples).__name__} gives another sample {index} when it is read again, but a job reads "
+                "it once, for all epochs; move the random transform into the loss, on the batch, with vgame.augment or "
                 "torch's random functions"
             )
     part = {index: first[index] for index in list(first)[: max(task.batch, 2)]}
     if wrong := other_rows(part, source.make, task.data):
-        raise ValidationError(wrong + "; or the data set has changed")
+        raise ValidationError(wrong + ", or the data set has changed")
     return len(first)

@@ -27,13 +27,13 @@ SWEEP = 4_096  # operators between two searches for freed memory
 
 
 class CannotCheck(Exception):
-    """The code does something that shadows do not support, named in the text."""
+    """The code has an operation that shadows do not support; the text names it."""
 
 
 class Shadows(TorchDispatchMode):
-    """Context in which operators are computed twice. `dtype`: of the shadows; `draws`: results of random operators.
-    `steps`: an optimizer runs: Python reads the shadows' numbers, but counters (single numbers made from no tensor, and
-    numbers computed from them alone) have no shadow, since they are float32 in a program too."""
+    """Context in which operators are computed twice. `dtype`: type of the shadows; `draws`: results of random
+    operators. `steps`: an optimizer runs: Python reads the shadows' numbers, but counters (single numbers created
+    without a tensor, and numbers computed only from them) have no shadow, since they are float32 in a program too."""
 
     def __init__(self, budget: Budget, dtype: torch.dtype = torch.float64, steps: bool = False) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Shadows(TorchDispatchMode):
         self.narrow = False  # whether a result was bfloat16
         self.counters: dict[int, T] = {}
         self._shadows: dict[int, tuple[StorageWeakRef, torch.dtype, T]] = {}
-        #: Shadows of integers that an operator saves for its gradient, with another form in binary64 (bags of
+        #: Shadows of integers that an operator saves for its gradient and that have another shape in binary64 (bags of
         #: embeddings).
         self._whole: dict[int, tuple[StorageWeakRef, T]] = {}
         self._count = 0
@@ -50,7 +50,7 @@ class Shadows(TorchDispatchMode):
     # ---- tensors and their shadows ----
 
     def of(self, tensor: T) -> T:
-        """The shadow of a tensor; its own numbers if no operator made it."""
+        """The shadow of a tensor; its own numbers if no operator computed it."""
         return self._shadow(tensor.detach())
 
     def put(self, tensor: T, shadow: T) -> None:
@@ -116,7 +116,7 @@ class Shadows(TorchDispatchMode):
         return result
 
     def _counts(self, leaves: Sequence[Any]) -> bool:
-        """Whether an operator reads only counters, or makes a single number from no tensor."""
+        """Whether an operator reads only counters, or creates a single number without a tensor."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, T)]
         single = not any(isinstance(leaf, int) and leaf > 1 for leaf in leaves)
         return all(t.untyped_storage()._cdata in self.counters for t in tensors) and bool(tensors or single)
@@ -163,7 +163,7 @@ class Shadows(TorchDispatchMode):
             self._whole[output.untyped_storage()._cdata] = StorageWeakRef(output.untyped_storage()), shadow
             return
         if output.shape != shadow.shape:
-            raise CannotCheck(f"{func} whose result has another shape in binary64")
+            raise CannotCheck(f"{func}, whose result has another shape in binary64")
         size = output.untyped_storage().nbytes() // output.element_size()
         alike = output.stride() == shadow.stride() and shadow.dtype == self._type(output.dtype)
         whole = shadow.untyped_storage().nbytes() == size * shadow.element_size()
@@ -182,7 +182,7 @@ class Shadows(TorchDispatchMode):
             raise CannotCheck(f"random numbers of {func}, which the program does not have")
         drawn = self.draws.next(func, args, kwargs, result)
         if drawn is None:
-            raise CannotCheck(f"random numbers of {func}, which the program draws otherwise or not at all")
+            raise CannotCheck(f"random numbers of {func}, which the program draws differently or not at all")
         result.copy_(drawn)
         self._flat(result)
         self._shadow(result).copy_(drawn)

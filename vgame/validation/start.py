@@ -17,8 +17,8 @@ T = torch.Tensor
 
 
 def check_start(task: Task, state: Mapping[str, T], first: int) -> Differs | None:
-    """Parameters and buffers must be the module's; in a new run, slots must be the optimizer's, and no sample may have
-    been read."""
+    """The first difference, or None. Parameters and buffers must be the module's; in a new run, slots must be the
+    optimizer's, and no sample may have been read."""
     for name, given in _given(task, first == 1):
         if name not in state:
             continue

@@ -77,7 +77,7 @@ class _Validation:
         self.report.samples = check_samples(self.task, self.rows, self.budget)
         if changed := self._held().changed(before):
             raise ValidationError(
-                f"{changed[0]} has changed after the compared steps{_and_more(changed)}: a program does "
+                f"{changed[0]} has changed after the compared steps{_and_more(changed)}, but a program does "
                 "not carry it to the next step; make it a buffer of the model, or draw it with torch in the loss"
             )
 
@@ -113,7 +113,7 @@ class _Validation:
         self.report.steps.append(step)
 
     def _read_on(self, step: int, state: Sequence[T]) -> Differs | None:
-        """Check that a step leaves the read position of the next one."""
+        """The difference if a step does not leave the read position of the next step."""
         if POSITION not in self.places:
             return None
         ref, due = self.program.sources[self.places[POSITION]].ref, self._position(step + 1)
@@ -152,7 +152,7 @@ class _Validation:
     # ---- loss and gradients ----
 
     def _gradients(self, number: int, turn: Turn, step: int, state: Sequence[T]) -> dict[Ref, T]:
-        """Compare the gradients; the program's flat tensors of them, before and after clipping."""
+        """Compare the gradients; returns the program's flat tensors of them, before and after clipping."""
         values = {"loss": turn.loss, **{f"gradient.{n}": v for n, v in turn.gradients.items() if v is not None}}
         values |= {f"buffer.{n}": v for n, v in turn.after.items() if v is not None}
         clipped = [v for v in turn.clipped.values() if v is not None]
@@ -211,7 +211,7 @@ class _Validation:
         return sorted(step for step in steps if first <= step <= self.order.steps)
 
     def _rows(self, step: int) -> T:
-        """Check the samples that the program reads in a step."""
+        """Check the samples that the program reads in a step; returns their indices."""
         state = list(self.order.state)
         position = 0
         if POSITION in self.places:
@@ -241,7 +241,7 @@ class _Validation:
     # ---- clipping ----
 
     def _clipping(self, turn: Turn, step: int, state: Sequence[T], flats: Mapping[Ref, T]) -> None:
-        """Compare the clipping of the gradients, also scaled to the other side of the limit."""
+        """Compare the clipping of the gradients, and of gradients scaled to the other side of the limit."""
         if self.task.clip is None and self.task.clip_value is None:
             return
         for scale in (1.0, self._other_scale(turn, flats, step, state)):
@@ -268,11 +268,11 @@ class _Validation:
     # ---- optimizers ----
 
     def _optimizer_steps(self, number: int) -> list[int]:
-        """The steps to compare: one of each form, at each edge of a frozen stretch, at bends of the rates, and some
+        """The steps to compare: one of each form, the edges of frozen steps, bends of the learning rates, and some
         between."""
         first, last = self.order.before + 1, self.order.steps
-        stretches = [stretch for ranges in self.asleep.values() for stretch in ranges]
-        edges = [e for r in stretches for e in (r.start - 1, r.start, r.stop - 1, r.stop)]
+        frozen = [steps for ranges in self.asleep.values() for steps in ranges]
+        edges = [e for r in frozen for e in (r.start - 1, r.start, r.stop - 1, r.stop)]
         chosen = {first + 1, first + 2, min(first + 9, last), min(last // 2, LATEST), *edges, *self.marks.forms}
         for optimizer in self._optimizers(number):
             chosen |= steps_of_rates(self.task, optimizer, self._rates(optimizer), last)
@@ -326,8 +326,8 @@ class _Validation:
         return {name: found[ref].reshape(self.shapes[name]) for name, ref in sources.items()}
 
     def _slots(self, at: user.AtStep, name: str, gradient: T, state: Sequence[T], signed: bool) -> dict[str, T]:
-        """The slots of a parameter: the initial ones, or ones at the scale of its gradient or of its square, away from
-        0."""
+        """The slots of a parameter: the initial ones, or random ones at the scale of its gradient or of its square, not
+        near 0."""
         found, fresh = {}, not at.begun(name)
         for full, place in self.places.items():
             slot, _, owner = full.partition(".")
@@ -356,7 +356,7 @@ class _Validation:
     # ---- average ----
 
     def _average(self, step: int, state: Sequence[T], later: bool) -> None:
-        """Compare the average at a step, and that of its new weights at later steps."""
+        """Compare the average at a step, and the average of its new weights at later steps."""
         names = [name for turn in self.marks.turns for name in turn.gradients]
         sources = {n: self.program.sources[self.places[n]].ref for n in (*names, *(f"average.{n}" for n in names))}
         new = self._evaluation(step, state).wanted([sources[n] for n in names])

@@ -38,7 +38,7 @@ CHUNK = 2**24  # elements of parameters per comparison of an optimizer step
 
 
 def run_user(run: Callable[[], Any]) -> Any:
-    """Run the user's code. CannotCheck, with its error, if it fails."""
+    """Run the user's code. CannotCheck with the code's error if it fails."""
     try:
         return run()
     except (CannotCheck, Exhausted):
@@ -52,7 +52,7 @@ def run_user(run: Callable[[], Any]) -> Any:
 
 @dataclass
 class Side:
-    """The results of one side in a stage, by name: in binary64, and in binary32 if known."""
+    """The results of one side in a stage, by name: in binary64, and in binary32 if available."""
 
     exact: dict[str, T | None] = field(default_factory=dict)
     rounded: dict[str, T | None] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Side:
 
 
 def as_trained(model: nn.Module) -> ExitStack:
-    """Context in which the model is run as in the capture; restores the model afterwards."""
+    """Context in which the model runs as in the capture; restores the model afterwards."""
     stack = ExitStack()
     stack.enter_context(torch.enable_grad())
     stack.enter_context(_same_contents(model))
@@ -103,7 +103,7 @@ def gradients(
     dtype: torch.dtype = torch.float64,
     shadows: Shadows | None = None,
 ) -> Side:
-    """`loss`, `gradient.NAME` (None: torch gives none) and `buffer.NAME` after the batches of a step."""
+    """`loss`, `gradient.NAME` (None if torch computes none) and `buffer.NAME` after the batches of a step."""
     side, total = Side(), torch.zeros((), dtype=dtype)
     trains = any(p.requires_grad for p in task.model.parameters())  # an evaluation has no gradients
     with as_trained(task.model):
@@ -299,7 +299,7 @@ class AtStep:
 
 
 class _Counters(TorchDispatchMode):
-    """Keeps the values of counters that a step makes on its parameter's device, which has no data here."""
+    """Keeps the values of counters that a step creates on its parameter's device, which has no data here."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **Recorder._counted(args, kwargs or {}))
