@@ -56,7 +56,7 @@ INSTEAD = {
 }
 NOTHING: tuple[object, ...] = (None, False, 0, "", [], {}, "no")
 #: Methods of a trainer that are called here, or outside the training step; all others can change a step.
-ASKED = re.compile(
+METHODS = re.compile(
     "_?(compute_loss|create_optimizer|create_scheduler|get_optimizer_cls_and_kwargs|get_decay_parameter_names"
     "|get_train_sampler|get_num_items_in_batch|.*remove_unused_columns|.*collator_with_removed_columns|get_learning_rate"
     "|set_signature_columns_if_needed|eval.*|predict.*|get_(eval|test)_.*|save.*|load.*|log|maybe_log_save_evaluate"
@@ -176,7 +176,7 @@ def _problems(trainer: Trainer) -> Iterator[str]:
         yield f"{args.world_size} processes (train in one)"
     for name, method in vars(Trainer).items():
         own = getattr(trainer, name, None) if isinstance(method, FunctionType) else None
-        if own is not None and getattr(own, "__func__", own) is not method and not ASKED.fullmatch(name):
+        if own is not None and getattr(own, "__func__", own) is not method and not METHODS.fullmatch(name):
             yield f"a {name} of {type(trainer).__name__} (write it into compute_loss)"
     sampler = trainer._get_train_sampler()
     if not isinstance(sampler, RandomSampler | SequentialSampler | WeightedRandomSampler):

@@ -52,7 +52,7 @@ HARMLESS = {
     "ThroughputMonitor",
 }
 #: Arguments of a Trainer: (attribute, value without effect, remedy).
-ASKED = (
+ARGUMENTS = (
     ("limit_train_batches", 1.0, "give a DataLoader of those samples"),
     ("overfit_batches", 0.0, "give a DataLoader of those samples"),
     ("fast_dev_run", False, "remove it, or set max_steps"),
@@ -242,7 +242,7 @@ def _problems(module: Any, data: Any, trainer: Any) -> Iterator[str]:
         yield f"{trainer.world_size} processes (train in one)"
     elif (kind := type(trainer.strategy).__name__) != "SingleDeviceStrategy":
         yield f"the strategy {kind} (train in one process)"
-    for name, nothing, instead in ASKED:
+    for name, nothing, instead in ARGUMENTS:
         value = getattr(trainer, name, getattr(trainer._data_connector, name, nothing))
         if type(value) is not type(nothing) or value != nothing:
             yield f"{name} = {value} ({instead})"

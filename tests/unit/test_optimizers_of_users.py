@@ -229,7 +229,7 @@ REFUSED = {
     keeps_a_view: "keeps two tensors in the same memory",
     keeps_the_neighbours_gradient: "several parameters at once",
     sets_memory: "changes the memory or the shape of a tensor",
-    draws: "draw random numbers that are not tensors",
+    draws: "draw random numbers on the host",
     halves: "holds parameter as torch.float16",
     counts_outside: "change COUNTED while they step",
 }

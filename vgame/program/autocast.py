@@ -63,7 +63,7 @@ def _floats(values: Any) -> list[torch.Tensor]:
 
 
 def _cast(values: Any, dtype: torch.dtype) -> Any:
-    """float32 and bfloat16 tensors in this type; all others as they are."""
+    """float32 and bfloat16 tensors in this type; other values unchanged."""
     return tree_map(lambda x: x.to(dtype) if isinstance(x, torch.Tensor) and _floats(x) else x, values)
 
 

@@ -21,7 +21,7 @@ class Captured:
     without_gradient: tuple[str, ...] = ()  # trainable parameters without a gradient
 
     def unchanged_buffers(self) -> dict[str, torch.fx.Node]:
-        """The placeholders of the buffers that a step leaves as they are."""
+        """The placeholders of the buffers that a step does not change."""
         places, results = self.graph.graph.find_nodes(op="placeholder"), output_of(self.graph).args[0][2]
         after = zip(self.buffers, places[len(self.parameters) :], results, strict=False)
         return {name: place for name, place, result in after if place is source(result)}

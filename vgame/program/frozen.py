@@ -37,7 +37,8 @@ def _steps(pattern: str, steps: Any) -> range:
     first, last = steps if isinstance(steps, tuple) and len(steps) == 2 else (1, steps)
     if not (type(first) is type(last) is int and 1 <= first <= last):
         raise ProgramError(
-            f"frozen = {{{pattern!r}: {steps!r}}}: the last frozen step, or a pair (first, last), is expected"
+            f"frozen = {{{pattern!r}: {steps!r}}}: the last frozen step, at least 1, or a pair (first, last), is "
+            "expected"
         )
     return range(first, last + 1)
 

@@ -43,8 +43,8 @@ def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRS
     yield
     if chance != _chance():
         raise ProgramError(
-            f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers that are not tensors of a "
-            "parameter, so every capture gets other numbers; draw them with torch.rand_like(p)"
+            f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers on the host, so every "
+            "capture gets other numbers; draw them with torch.rand_like(p)"
         )
     after = _read(functions)
     if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):

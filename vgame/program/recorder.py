@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from vgame.errors import ProgramError
 
-#: Overloads that make a tensor of one number.
+#: Overloads that create a tensor filled with one number.
 FILLS = {
     "zeros": lambda args, kwargs: 0.0,
     "zeros_like": lambda args, kwargs: 0.0,

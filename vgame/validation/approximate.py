@@ -2,7 +2,7 @@
 with binary32 constants also in binary64.
 
 In: an operator of torch on binary64 numbers. Out: vgame's value if it is as near to torch's as expected, else torch's
-value. So an error is detected, but the limited accuracy itself is no difference.
+value. So an error is detected, but the limited accuracy itself does not count as a difference.
 """
 
 from __future__ import annotations

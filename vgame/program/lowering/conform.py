@@ -30,11 +30,11 @@ def conform(b: Builder, value: Value, wanted: torch.Tensor, untouched: bool) -> 
             f"tensors of {wanted.dtype} are not supported; convert to float32, bfloat16, an integer type or bool"
         )
     if value.shape != wanted.shape:
-        raise ProgramError(f"the shape is {tuple(value.shape)}, in PyTorch {tuple(wanted.shape)}; please report this")
+        raise ProgramError(f"the shape is {tuple(value.shape)}, {tuple(wanted.shape)} in PyTorch; please report this")
     if wanted.dtype == torch.bool:
         return truth(b, value)
     if value.integer == wanted.dtype.is_floating_point:
-        raise ProgramError(f"the type is {value.layout.dtype}, in PyTorch {wanted.dtype}; please report this")
+        raise ProgramError(f"the type is {value.layout.dtype}, {wanted.dtype} in PyTorch; please report this")
     if wanted.dtype == torch.bfloat16:
         return narrowed(b, value)
     if value.boolean:

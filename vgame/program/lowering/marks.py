@@ -43,7 +43,7 @@ class Turn:
     draws: tuple[tuple[Draw, ...], ...]
 
     def renumbered(self, places: Mapping[int, int]) -> Turn:
-        """The same by the final numbers of the operators; None for unneeded ones."""
+        """This turn with the final numbers of the operators; None for removed operators."""
         before, gradients, clipped, after = (
             {name: renumbered_value(each, places) for name, each in values.items()}
             for values in (self.before, self.gradients, self.clipped, self.after)

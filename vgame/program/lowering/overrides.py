@@ -26,7 +26,7 @@ OVERRIDES: dict[str, str] = {
     "sum.default": "an error names the operator that the user wrote",
     **dict.fromkeys(("all.default", "all.dim", "all.dims"), "the rule of any, negated: a maximum of truth values"),
     "_safe_softmax.default": "shares the exponentials of softmax; torch's finds rows of -inf by further operators",
-    "stack.default": "one copy; torch's makes a tensor of each part first",
+    "stack.default": "one copy; torch's creates a tensor of each part first",
     "roll.default": "one copy of two parts; torch's gathers by indices",
     "select_scatter.default": "one copy with a window; torch's chooses by a mask of indices",
     "slice_backward.default": "a copy with a window in zeros, by the rule of slice_scatter",
