@@ -75,7 +75,7 @@ PROGRAM = Program(
 )
 
 
-def test_the_unchanged_program_is_valid() -> None:
+def test_the_program_that_the_others_differ_from_is_valid() -> None:
     validate(PROGRAM, DATA, STEPS)
     assert {type(o) for o in OPERATORS} == {Map, Copy, Contract, Gather, ReduceMax, ArgMax, Philox, Shuffle}
     assert {o.variant for o in OPERATORS if isinstance(o, Contract)} == set(Variant)
@@ -142,25 +142,23 @@ BROKEN = {
     ),
     # types
     "a map of the other type": Broken(
-        SHIFTED, access(0, ref=op(LABELS), dims=(Dim(4),)), "reads OPERATOR 2 as binary32, which is not"
+        SHIFTED, access(0, ref=op(LABELS), dims=(Dim(4),)), "reads OPERATOR 2 as binary32, which"
     ),
-    "a condition that is binary32": Broken(KEEP, access(0, ref=op(SHIFTED)), "reads OPERATOR 5 as int32, which is not"),
-    "a choice of the other type": Broken(KEEP, access(1, ref=op(WORDS)), "reads OPERATOR 7 as binary32, which is not"),
-    "a copy of the other type": Broken(TURNED, fields(integer=True), "reads OPERATOR 9 as int32, which is not"),
+    "a condition that is binary32": Broken(KEEP, access(0, ref=op(SHIFTED)), "reads OPERATOR 5 as int32, which"),
+    "a choice of the other type": Broken(KEEP, access(1, ref=op(WORDS)), "reads OPERATOR 7 as binary32, which"),
+    "a copy of the other type": Broken(TURNED, fields(integer=True), "reads OPERATOR 9 as int32, which"),
     "a product of integers": Broken(
         SUMS, lambda o: Contract(Variant.DOT, 1, 1, 1, 4, op(LABELS), op(MAXIMA)), "reads OPERATOR 2 as binary32"
     ),
-    "a one-hot index that is binary32": Broken(SUMS, fields(a=op(MAXIMA)), "reads OPERATOR 4 as int32, which is not"),
-    "one-hot sums of integers": Broken(SUMS, fields(n=1, b=op(LABELS)), "reads OPERATOR 2 as binary32, which is not"),
-    "a sum of integers": Broken(LOSS, fields(a=op(WORDS)), "reads OPERATOR 7 as binary32, which is not"),
+    "a one-hot index that is binary32": Broken(SUMS, fields(a=op(MAXIMA)), "reads OPERATOR 4 as int32, which"),
+    "one-hot sums of integers": Broken(SUMS, fields(n=1, b=op(LABELS)), "reads OPERATOR 2 as binary32, which"),
+    "a sum of integers": Broken(LOSS, fields(a=op(WORDS)), "reads OPERATOR 7 as binary32, which"),
     "an index of a gather that is binary32": Broken(
         GUESS, lambda o: Gather(4, 3, 10, op(MAXIMA), Ref(RefClass.DATA, 0), 0, False), "reads OPERATOR 4 as int32"
     ),
-    "a table of the other type": Broken(LOAD, fields(integer=True), "reads DATA 0 as int32, which is not"),
-    "a maximum of the other type": Broken(MAXIMA, fields(integer=True), "reads OPERATOR 3 as int32, which is not"),
-    "an argmax of integers": Broken(
-        GUESS, lambda o: ArgMax(1, 4, op(LABELS)), "reads OPERATOR 2 as binary32, which is not"
-    ),
+    "a table of the other type": Broken(LOAD, fields(integer=True), "reads DATA 0 as int32, which"),
+    "a maximum of the other type": Broken(MAXIMA, fields(integer=True), "reads OPERATOR 3 as int32, which"),
+    "an argmax of integers": Broken(GUESS, lambda o: ArgMax(1, 4, op(LABELS)), "reads OPERATOR 2 as binary32, which"),
     "an output of the other type": Broken(
         SHIFTED, fields(integer=True), "the type of its output is not that of its function"
     ),
@@ -170,18 +168,20 @@ BROKEN = {
         "the type of its output is not that of its function",
     ),
     # elements
-    "a map over another size": Broken(KEEP, access(1, dims=(Dim(7),)), "reads OPERATOR 5 as 7 elements, .* has 8"),
-    "a copy of another size": Broken(TURNED, access(0, dims=(Dim(7, 5),)), "reads OPERATOR 9 as 7 elements, .* has 6"),
-    "rows of another length": Broken(PRODUCT, fields(k=2), "reads OPERATOR 1 as 8 elements, .* has 12"),
-    "more columns than there are": Broken(PRODUCT, fields(n=3), "reads STATE 0 as 9 elements, .* has 6"),
-    "batches that are not there": Broken(
-        PRODUCT, fields(batch=2, shared_a=True), "reads STATE 0 as 12 elements, .* has 6"
+    "a map over another size": Broken(KEEP, access(1, dims=(Dim(7),)), "reads OPERATOR 5 as 7 elements instead of 8"),
+    "a copy of another size": Broken(
+        TURNED, access(0, dims=(Dim(7, 5),)), "reads OPERATOR 9 as 7 elements instead of 6"
     ),
-    "an index of another length": Broken(SUMS, fields(k=3, n=4), "reads OPERATOR 2 as 3 elements, .* has 4"),
-    "a table of another height": Broken(LOAD, fields(rows=9), "reads DATA 0 as 27 elements, .* has 30"),
-    "a gather of another count": Broken(LOAD, fields(count=5), "reads OPERATOR 0 as 5 elements, .* has 4"),
-    "a maximum over other rows": Broken(MAXIMA, fields(rows=3), "reads OPERATOR 3 as 6 elements, .* has 8"),
-    "an argmax over other rows": Broken(GUESS, fields(length=3), "reads OPERATOR 5 as 12 elements, .* has 8"),
+    "rows of another length": Broken(PRODUCT, fields(k=2), "reads OPERATOR 1 as 8 elements instead of 12"),
+    "more columns than there are": Broken(PRODUCT, fields(n=3), "reads STATE 0 as 9 elements instead of 6"),
+    "batches that are not there": Broken(
+        PRODUCT, fields(batch=2, shared_a=True), "reads STATE 0 as 12 elements instead of 6"
+    ),
+    "an index of another length": Broken(SUMS, fields(k=3, n=4), "reads OPERATOR 2 as 3 elements instead of 4"),
+    "a table of another height": Broken(LOAD, fields(rows=9), "reads DATA 0 as 27 elements instead of 30"),
+    "a gather of another count": Broken(LOAD, fields(count=5), "reads OPERATOR 0 as 5 elements instead of 4"),
+    "a maximum over other rows": Broken(MAXIMA, fields(rows=3), "reads OPERATOR 3 as 6 elements instead of 8"),
+    "an argmax over other rows": Broken(GUESS, fields(length=3), "reads OPERATOR 5 as 12 elements instead of 8"),
     # the shape of maps and copies
     "an operand too many": Broken(
         SHIFTED, lambda o: replace(o, accesses=(*o.accesses, o.accesses[0])), "3 operands; SUB takes 2"
@@ -387,6 +387,6 @@ class Whole(list):
         return super().__getitem__(index)
 
 
-def test_validation_never_copies_the_list_of_operators() -> None:
+def test_no_operator_costs_a_look_at_all_others() -> None:
     tensors = tensors_of(PROGRAM, DATA)
     assert list(undecidable(PROGRAM, replace(tensors, operators=Whole(tensors.operators)))) == []

@@ -131,7 +131,7 @@ def _operator_problem(operator: Operator, index: int, tensors: Tensors) -> str |
         if known is None:
             return f"it reads {ref.cls.name} {ref.index}, which does not exist before it"
         if elements != known[0] and not (ref.cls is RefClass.SCALAR and elements == 1):
-            return f"it reads {ref.cls.name} {ref.index} as {elements} elements, but the tensor has {known[0]}"
+            return f"it reads {ref.cls.name} {ref.index} as {elements} elements instead of {known[0]}"
         if integer is not None and integer != known[1]:
             return f"it reads {ref.cls.name} {ref.index} as {'int32' if integer else 'binary32'}, which is not its type"
     return _precision_problem(operator) or _shape_problem(operator)
