@@ -38,9 +38,7 @@ def test_openings_by_others_are_not_read(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("shown", ["nothing", "something else"])
-def test_content_that_is_hidden_or_altered_is_waited_for(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, shown: str
-) -> None:
+def test_hidden_or_altered_content_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch, shown: str) -> None:
     """Also if state and logs come from different nodes."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
@@ -61,7 +59,7 @@ def test_content_that_is_hidden_or_altered_is_waited_for(
     assert play.run_to_end(play.trainer, auditor) is Phase.CONVICTED
 
 
-def test_a_run_that_the_contract_refuted_is_not_trusted_again(scene: Scene) -> None:
+def test_an_auditor_with_a_refuted_run_abstains(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     auditor = play.auditor(state_lie(6, 5, 0)[0])
     with pytest.raises(Abstain, match="own run is wrong"):
@@ -70,7 +68,7 @@ def test_a_run_that_the_contract_refuted_is_not_trusted_again(scene: Scene) -> N
 
 
 def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
-    """The claim could not be final while they are open."""
+    """The claim cannot become final while they are open."""
     play = scene.claimed(SETUP, LIE)
     idle = [play.auditor(None, Forcer, step=step) for step in (1, 5)]
     for player in (*idle, play.trainer):
@@ -85,7 +83,7 @@ def test_idle_disputes_of_others_are_ended(scene: Scene) -> None:
 
 
 def test_a_trainer_announces_the_needed_segments(scene: Scene) -> None:
-    """All but the first that waits: `vgame trainer --workers` has them executed meanwhile."""
+    """All but the first one due: `vgame trainer --workers` executes them meanwhile."""
     play, announced = scene.claimed(SETUP), []
     accusers = [play.auditor(None, Forcer, step=step) for step in (1, 5, 7)]
     play.trainer.prefetch_segments = announced.append
@@ -99,7 +97,7 @@ def test_a_trainer_announces_the_needed_segments(scene: Scene) -> None:
 
 @pytest.mark.parametrize("crowd", [12])
 def test_a_crowd_at_the_segments_cannot_run_the_trainer_out_of_time_at_the_run_level(scene: Scene, crowd: int) -> None:
-    """Idle disputes whose segments are due, and one whose reveal of the run tree then waits behind all of them."""
+    """Idle disputes with segments due, and one dispute whose reveal of the run tree waits behind all of them."""
     slot = 60
     setup = Setup(steps=40, interval=1, terms={"slot": slot, "trainer_budget": 3 * slot, "challenge_window": 10**6})
     play = scene.claimed(setup)
@@ -137,8 +135,8 @@ def test_patience_reports_a_problem_once_and_raises_other_errors(capsys) -> None
         raise KeyboardInterrupt
 
 
-def test_patience_repeats_a_lasting_problem_with_the_clocks_rest(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The base fee changes in every block: that is not a new problem to report."""
+def test_patience_repeats_a_lasting_problem_with_the_remaining_time(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base fee changes in every block; the problem stays the same."""
     retry = Retry(Reporter(json_lines=True), 0.0, 0.0, lambda: "7 s are left")
     for fee in range(5):
         with retry:
@@ -152,7 +150,7 @@ def test_patience_repeats_a_lasting_problem_with_the_clocks_rest(capsys, monkeyp
     assert capsys.readouterr().out.count("base fee is 9 gwei") == 3
 
 
-def test_players_know_the_rest_of_their_clocks(scene: Scene) -> None:
+def test_players_know_the_remaining_time_of_their_clocks(scene: Scene) -> None:
     play = scene.post(SETUP)
     trainer, auditor, spec = play.new_trainer(LIE), play.auditor(), SETUP.spec
 

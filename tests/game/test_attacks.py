@@ -1,5 +1,5 @@
-"""The twelve attacks that the demonstration plays, with a real training run, the real referee and the honest auditor:
-name -> outcome."""
+"""The twelve attacks of the demonstration, with a real training run, the real referee and the honest auditor: name ->
+outcome."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Job:
         return Executor(b.program, b.data, b.scalars, b.seed, b.mode)
 
     def cheat(self, name: str) -> History:
-        """The run of a cheat: what comes before its first lie is the honest run's."""
+        """The run of a cheat: it equals the honest run up to its first lie."""
         patch = getattr(attacks, ATTACKS[name].patch)(self.bundle, STRIKE)
         store = self.store.fork(self.folder / name, (patch.first - 1) // INTERVAL)
         stepper = attacks.PatchedExecutor(self.device(), patch)
@@ -129,7 +129,7 @@ def test_an_attack_is_convicted(machine_scene: Scene, job: Job, name: str) -> No
 
 @pytest.mark.parametrize("step", [0, 1, STRIKE, STEPS])
 def test_a_false_accuser_loses(machine_scene: Scene, job: Job, step: int) -> None:
-    """Along a path of its own choice, and idle (step 0)."""
+    """Along an arbitrary path, and idle (step 0)."""
     play = job.play(machine_scene)
     play.trainer = Trainer(machine_scene.game(), play.id, job.honest)
     play.trainer.accept()

@@ -1,4 +1,4 @@
-"""Augmentation in disputes on the real contracts: wrong pixels, and wrong numbers behind them."""
+"""Augmentation in disputes on the real contracts: wrong pixels, and wrong numbers that lead to pixels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ AUGMENTATIONS = (crop_and_flip, colours, erasing_and_noise, resized_crop, mixup,
 
 
 class Net(nn.Module):
-    """The augmentation has its module's name in the program."""
+    """The augmentation's operators carry the name of their module in the program."""
 
     def __init__(self, augmentation: Callable[..., torch.Tensor]) -> None:
         super().__init__()

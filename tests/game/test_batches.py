@@ -1,4 +1,4 @@
-"""Many disputes in one call: ended in one transaction, read in one request."""
+"""Batches of disputes: ended in one transaction, read in one request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def idle(play: Play, count: int) -> list[FalseAccuser]:
 
 
 def run_out(play: Play) -> None:
-    """To the second after the auditors' clocks; nobody has moved since the last challenge."""
+    """To the second after the auditors' clocks; there was no move since the last challenge."""
     play.trainer.step()
     play.advance(SPEC.auditor_budget + 2)
 
@@ -41,8 +41,8 @@ def test_one_call_ends_every_idle_dispute(scene: Scene) -> None:
     assert play.client.credits(play.trainer.address) == 5 * (SPEC.auditor_bond // 2)
 
 
-def test_a_conviction_ends_the_list(scene: Scene) -> None:
-    """The trainer owes an answer and is late: what stands behind it in the list is void, not dismissed."""
+def test_a_conviction_voids_the_rest_of_the_list(scene: Scene) -> None:
+    """The trainer owes an answer and is late: later disputes in the list are void, not dismissed."""
     play = scene.claimed(SETUP, LIE)
     idle(play, 2)
     play.trainer.step()  # both wait for their auditors
@@ -60,7 +60,7 @@ def test_a_conviction_ends_the_list(scene: Scene) -> None:
 
 
 def test_an_account_that_closes_a_job_leaves_its_own_dispute_open(scene: Scene) -> None:
-    """Its time is over; but a conviction in another dispute still gives the bond back."""
+    """Its time is over, but a conviction in another dispute can still return the bond."""
     play = scene.claimed(SETUP, LIE)
     late = play.auditor()
     late.step()
@@ -73,13 +73,13 @@ def test_an_account_that_closes_a_job_leaves_its_own_dispute_open(scene: Scene) 
     with pytest.raises(ChainError, match="cannot be ended"):
         close_job(late.game, play.id)
     assert play.dispute(0).status is Status.OPEN
-    play.advance(SPEC.challenge_window)  # no other dispute can convict: else the claim would never end
+    play.advance(SPEC.challenge_window)  # no other dispute can convict: otherwise the claim would never end
     close_job(late.game, play.id)
     assert play.dispute(0).status is Status.LAPSED
 
 
 def test_a_conviction_comes_before_the_end_of_other_disputes(scene: Scene) -> None:
-    """To end all at once would burn the bonds of late auditors, which the conviction returns."""
+    """Ending all at once would burn the bonds of late auditors; the conviction returns them."""
     play = scene.claimed(SETUP, LIE)
     idle(play, 1)
     play.trainer.step()
@@ -92,7 +92,7 @@ def test_a_conviction_comes_before_the_end_of_other_disputes(scene: Scene) -> No
     assert play.phase is Phase.CONVICTED and play.dispute(0).status is Status.OPEN
 
 
-def test_a_contract_may_end_them(scene: Scene) -> None:
+def test_a_contract_may_end_disputes(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     idle(play, 2)
     run_out(play)
@@ -141,7 +141,7 @@ def test_a_page_is_small_enough_for_a_node(scene: Scene) -> None:
 
 
 def test_batches_over_json_rpc() -> None:
-    """The real encoder and decoder, and a receipt whose effect is looked for."""
+    """The real encoder and decoder, and a check of the receipt's effect."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         idle(play, 2)

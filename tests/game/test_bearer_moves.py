@@ -1,8 +1,6 @@
-"""A signed move can arrive at another state than the one that it was decided for: it is refused there, or does no harm.
-
-Every call that an honest player decides in some story of a small game is made again at every state of every story. If
-the contract accepts it, the game is played to its end: honest players have exactly their due.
-"""
+"""A signed move can reach another state than that of its decision: the contract refuses it, or it is harmless. Every
+call of an honest player in some story of a small game is repeated at every state of every story. If the contract
+accepts it, the game is played to its end, and honest players get exactly their due."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ from vgame.commit.merkle import Kind, Tree
 
 @pytest.fixture(autouse=True)
 def free_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is free on this chain, and asked for at every look."""
+    """Gas is free on this chain; its price is read at every look."""
     monkeypatch.setattr(scene.chain, "fees", lambda: (0, 0))
 
 
@@ -56,11 +54,12 @@ BOTH_SEGMENTS = [
     for name, machine in SEGMENTS.items()
 ]
 
-# ---- moves that would be harmful elsewhere, one by one ----
+# ---- moves that would be harmful at another state, one by one ----
 
 
-def test_a_trace_is_filed_nowhere_else(scene: Scene) -> None:
-    """Two accomplices contest two steps of one segment, and their blocks change places after the trainer has signed."""
+def test_a_trace_is_accepted_at_its_own_step_only(scene: Scene) -> None:
+    """Two accomplices contest two steps of one segment; after the trainer's signature a reorganisation swaps their
+    blocks."""
     stage, (before, after) = Stage(scene, SMALL), STEPS
     with branch(scene):
         signed = stage.until(before, "postTrace")
@@ -75,8 +74,8 @@ def test_a_trace_is_filed_nowhere_else(scene: Scene) -> None:
     assert posts == [Tree(Kind.TRACE, SMALL.honest.trace(step)).root for step in (3, 4)]
 
 
-def test_a_state_is_contested_beside_the_trace_that_was_read(scene: Scene) -> None:
-    """Beside the honest trace the state is wrong; beside the trace that fits it the trace is."""
+def test_a_selection_of_a_state_is_bound_to_the_trace_that_was_read(scene: Scene) -> None:
+    """With the honest trace, the state is wrong; with the trace that fits the state, the trace is wrong."""
     stage, (own, right) = Stage(scene, SMALL), BOTH_TRACES
     with branch(scene):
         signed = stage.until(right, "selectState")
@@ -88,8 +87,8 @@ def test_a_state_is_contested_beside_the_trace_that_was_read(scene: Scene) -> No
     stage.judge(own)
 
 
-def test_a_trace_is_contested_below_the_segment_that_was_read(scene: Scene) -> None:
-    """It is wrong below the right segment, and right below another one."""
+def test_a_selection_of_a_trace_is_bound_to_the_segment_that_was_read(scene: Scene) -> None:
+    """The trace is wrong below the right segment, and right below another one."""
     stage, (right, other) = Stage(scene, SMALL), BOTH_SEGMENTS
     with branch(scene):
         signed = stage.until(right, "challenge")
@@ -152,8 +151,8 @@ def test_every_call_of_an_honest_player_at_every_other_state(scene: Scene, base:
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("base", BASES)
-def test_every_opening_by_itself(scene: Scene, base: str) -> None:
-    """Openings are filed by content: the usual run makes all that are left at once."""
+def test_every_single_opening_at_every_other_state(scene: Scene, base: str) -> None:
+    """Openings are stored by content; otherwise a player makes all remaining ones at once."""
     replayed(scene, *BASES[base], singly=True)
 
 
@@ -161,13 +160,13 @@ def test_every_opening_by_itself(scene: Scene, base: str) -> None:
 
 
 def without_position(play: Play, call: Call) -> Call:
-    """The call as a contract takes it that does not compare positions."""
+    """The call for a contract that does not compare positions."""
     named = [i["name"] for i in ENTRIES[call.name]["inputs"]][2:3] == ["place"]
     return call.but(2, play.dispute(call.args[1]).position) if named else call
 
 
 def without_trace(play: Play, call: Call) -> Call:
-    """As a contract that does not compare the trace of a `selectState`."""
+    """The call for a contract that does not compare the trace of a `selectState`."""
     if call.name != "selectState":
         return call
     d = play.dispute(call.args[1])
@@ -176,7 +175,7 @@ def without_trace(play: Play, call: Call) -> Call:
 
 
 def without_basis(play: Play, call: Call) -> Call:
-    """As a contract that does not compare what lies beside the root of a challenge."""
+    """The call for a contract that does not compare the other fields of a challenged root."""
     if call.name != "challenge" or call.args[1] != Level.TRACE:
         return call
     segment = play.client.segment_root(play.id, (call.args[2] - 1) // play.setup.interval + 1) or bytes(32)

@@ -164,7 +164,7 @@ class OtherClass(CheatingHistory):
 
 
 class OnlyOtherClass(CheatingHistory):
-    """But for that its blocks are right: they add up to the binary32 word."""
+    """Apart from the class its blocks are right: they add up to the binary32 word."""
 
     def partials(self, step: int, operator: int, element: int) -> list[bytes]:
         return unmarked(History.partials(self, step, operator, element))
@@ -181,10 +181,10 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
 
 NAMES = ("ADD", "MUL", "DIV", "SQRT", "EXP", "CAST", "DOT", "ONE_HOT", "SUM")
 LIES = ("another", "twice", "off the grid", "binary32")
-NO_LIE = ("CAST", "twice")  # of a binary32 word there is no other way
+NO_LIE = ("CAST", "twice")  # for a binary32 word there is no other class
 
 
-def test_the_words_are_told_apart(job: Job) -> None:
+def test_the_wrong_words_differ_from_the_right_ones(job: Job) -> None:
     """The honest run has the right ones; each lie differs, and all but CAST's rounding twice exist."""
     for name, case in job.cases.items():
         got = job.honest.words(STRIKE, job.place(name))[4 * ELEMENT : 4 * ELEMENT + 4]

@@ -28,7 +28,7 @@ from vgame.runs.store import Store
 from vgame.runs.training import train
 
 
-def test_a_state_that_counts_enough_is_paid(stage: Stage) -> None:
+def test_a_state_that_reaches_the_mark_is_paid(stage: Stage) -> None:
     stage.escrow.check(stage.id, stage.trained.bundle, task())
     trainer = stage.train()
     assert stage.escrow.close(stage.id) == "started"
@@ -46,8 +46,9 @@ def test_a_state_that_counts_enough_is_paid(stage: Stage) -> None:
     assert stage.refused("giveBack", stage.id) == "NoBonus"
 
 
-def test_no_other_account_holds_up_the_evaluation(stage: Stage) -> None:
-    """It names its trainer: the payer's second account cannot accept it, to claim a wrong root at the end."""
+def test_no_other_account_can_delay_the_evaluation(stage: Stage) -> None:
+    """The evaluation names its trainer: a second account of the payer cannot accept it and claim a wrong root at the
+    end."""
     trainer = stage.train()
     stage.escrow.close(stage.id)
     job = stage.post(stage.escrow.evaluation(stage.id, stage.trained.run, task()))
@@ -61,8 +62,10 @@ def test_no_other_account_holds_up_the_evaluation(stage: Stage) -> None:
     assert stage.client.job(job).trainer == trainer.address
 
 
-def test_a_false_number_is_convicted_and_the_payer_has_the_money_back(system, trained: Trained, tmp_path: Path) -> None:
-    """The trainer claims one sample more in the last batch, consistently."""
+def test_a_false_number_is_convicted_and_the_payer_gets_the_money_back(
+    system, trained: Trained, tmp_path: Path
+) -> None:
+    """The trainer claims one more sample in the last batch, consistently."""
     stage = Stage(system, trained, least=SAMPLES)
     stage.train()
     stage.escrow.close(stage.id)
@@ -96,10 +99,8 @@ def test_a_false_number_is_convicted_and_the_payer_has_the_money_back(system, tr
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_an_evaluation_that_was_claimed_before_its_training_is_worth_nothing(
-    system, tmp_path: Path, final: bool
-) -> None:
-    """An account that computed the training earlier orders its evaluation: no auditor has the state to check it. The
+def test_an_evaluation_claimed_before_its_training_is_not_paid(system, tmp_path: Path, final: bool) -> None:
+    """An account that computed the training earlier orders its evaluation; no auditor has the state to check it. The
     same evaluation, claimed again after the start, is paid."""
     trained = Trained(tmp_path, terms=vgame.Terms(claim_window=10**6))
     stage = Stage(system, trained)
@@ -136,7 +137,7 @@ def test_a_missed_mark_is_paid_back_after_the_window(system, trained: Trained) -
     assert stage.escrow.close(stage.id) == "returned" and stage.escrow.bonus(stage.id) is None
 
 
-def test_the_mark_itself_is_enough(system, trained: Trained) -> None:
+def test_a_total_equal_to_the_mark_is_paid(system, trained: Trained) -> None:
     stage = Stage(system, trained)
     stage.train()
     _, run = stage.evaluation("exact")
@@ -158,7 +159,7 @@ def test_no_evaluation_is_prepared_before_the_training_has_a_trainer(stage: Stag
 
 @pytest.mark.parametrize("named", ["no account", "the client"])
 def test_an_evaluation_that_does_not_name_the_trainer_is_not_paid(stage: Stage, named: str) -> None:
-    """Auditors play the order of their bundle: a false number in another one would become final unseen."""
+    """Auditors play the order of their bundle: a false number in another order would become final undetected."""
     stage.train()
     stage.escrow.close(stage.id)
     bundle = stage.escrow.evaluation(stage.id, stage.trained.run, task())
@@ -263,13 +264,13 @@ def test_a_training_in_mode_logged(system, tmp_path: Path) -> None:
     assert stage.escrow.credits(trainer.address) == AMOUNT
 
 
-def test_its_evaluation_is_compared_with_the_code_that_measures(stage: Stage) -> None:
+def test_the_evaluation_is_compared_with_the_measuring_code(stage: Stage) -> None:
     stage.train()
     bundle = stage.escrow.evaluation(stage.id, stage.trained.run, task(), validate=60)
     assert bundle.validation["validated"] and bundle.validation["complete"]
 
 
-def test_an_evaluation_that_measures_something_else_is_neither_promised_nor_ordered(stage: Stage) -> None:
+def test_an_evaluation_that_differs_from_the_measuring_code_is_neither_promised_nor_ordered(stage: Stage) -> None:
     equal, unequal = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor
     wrong = {equal: lambda b, *a: HANDLERS[unequal](b, *a)}
     with patch.dict(HANDLERS, wrong), pytest.raises(ValidationError, match=r"totals\.correct"):
@@ -285,7 +286,7 @@ def test_an_evaluation_that_measures_something_else_is_neither_promised_nor_orde
 
 @pytest.mark.parametrize("place", [31, 95, 500, -1], ids=["amount", "window", "order", "layout"])
 def test_a_promise_equals_the_contracts_record(stage: Stage, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
-    """An endpoint that alters it is not believed; receipts are a second source."""
+    """An altered record of an endpoint is rejected; receipts are a second source."""
     methods, true = stage.chain.node.methods, stage.escrow.promised(stage.id)
 
     def altered(log: dict[str, Any]) -> dict[str, Any]:
@@ -304,7 +305,7 @@ def test_a_promise_equals_the_contracts_record(stage: Stage, monkeypatch: pytest
         asking.promised(stage.id)
 
 
-def test_no_evaluation_names_a_trainer_whom_no_event_shows(stage: Stage) -> None:
+def test_no_evaluation_names_a_trainer_without_an_event_of_its_acceptance(stage: Stage) -> None:
     stage.train()
     stage.escrow.close(stage.id)
     game, usual, stranger = stage.escrow.game, stage.escrow.game.jobs, stage.game().wallet.address

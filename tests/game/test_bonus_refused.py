@@ -119,8 +119,8 @@ def test_an_evaluation_that_is_not_final_pays_nothing(shown: tuple[Stage, BonusP
 
 
 @pytest.mark.parametrize("each, name", [(2**24, "MarkMissed"), (2**26, "TotalTooLarge")])
-def test_a_total_that_may_have_begun_again_pays_nothing(system, tmp_path: Path, each: int, name: str) -> None:
-    """40 samples of 2^26 are more than 2^31: the sum in 32 bits is a small number again, and no mark."""
+def test_a_total_that_may_have_wrapped_pays_nothing(system, tmp_path: Path, each: int, name: str) -> None:
+    """40 samples of 2^26 are more than 2^31: the sum in 32 bits wraps to a small number and does not count."""
 
     def count(model: torch.nn.Module, batch) -> dict[str, torch.Tensor]:
         ones = torch.full_like(batch["y"], each).to(torch.int32)
@@ -158,7 +158,7 @@ def opened(stage: Stage, **changes: Any) -> tuple[Any, ...]:
     return astuple(replace(terms, **changes.pop("terms", {}))), astuple(spec), changes.pop("layout", found.layout), 7
 
 
-def test_unkeepable_terms_are_not_promised(stage: Stage) -> None:
+def test_terms_that_cannot_be_fulfilled_are_not_promised(stage: Stage) -> None:
     def refused(value: int = AMOUNT, **changes: Any) -> str:
         return stage.refused("open", *opened(stage, **changes), value=value)
 
@@ -166,7 +166,7 @@ def test_unkeepable_terms_are_not_promised(stage: Stage) -> None:
     assert refused(spec={"trainer_bond": 2 * AMOUNT - 1}) == "BondTooSmall"
     states = stage.client.job(stage.job).states
     assert refused(layout=[entry_of(states)]) == "NoSuchTensor"
-    for place in ("total", "size"):  # a promise that no state of the evaluation could keep
+    for place in ("total", "size"):  # a promise that no state of the evaluation could fulfil
         assert refused(terms={place: len(opened(stage)[2])}) == "NoSuchTensor"
     assert refused(spec={"trainer": stage.client.wallet.address}) == "TrainerGiven"
     stage.escrow.send("open", *opened(stage, layout=[entry_of(states - 1)] * len(opened(stage)[2])), value=AMOUNT)
@@ -176,7 +176,7 @@ def test_unkeepable_terms_are_not_promised(stage: Stage) -> None:
     assert refused() == "NotAhead" and refused(terms={"training": b"\x07" * 32}) == "NotAhead"
 
 
-def test_a_second_start_and_an_empty_withdrawal(stage: Stage) -> None:
+def test_a_second_start_and_an_empty_withdrawal_are_refused(stage: Stage) -> None:
     stage.train()
     stage.escrow.send("start", stage.id)
     assert stage.refused("start", stage.id) == "AlreadyStarted"
@@ -186,7 +186,7 @@ def test_a_second_start_and_an_empty_withdrawal(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("mode", ["REFUSE", "BURN", "LOUD"])
-def test_a_recipient_that_refuses_changes_nothing(stage: Stage, mode: str) -> None:
+def test_a_recipient_that_refuses_payment_changes_nothing(stage: Stage, mode: str) -> None:
     """The same credits go to another recipient."""
     code = compile_cached(CONTRACTS / "Payee.sol")["Payee"]["bytecode"]
     payee = deploy_code(stage.chain, code + encode(["uint8", "bytes"], [PAYEE_MODES.index(mode), b""]).hex())
@@ -201,7 +201,7 @@ def test_a_recipient_that_refuses_changes_nothing(stage: Stage, mode: str) -> No
     assert stage.chain.balance(taker) == before + AMOUNT
 
 
-def test_a_trainer_sees_differences_from_its_task(system, trained: Trained) -> None:
+def test_a_trainer_detects_differences_from_its_task(system, trained: Trained) -> None:
     stage = Stage(system, trained)
     escrow, bundle = stage.escrow, trained.bundle
     other = task()
@@ -250,8 +250,8 @@ def test_an_evaluation_that_no_auditor_would_dispute_is_refused(
 
 
 @pytest.mark.parametrize("windows", [0, 40_000])
-def test_a_bonus_on_a_training_without_delivery_is_warned_of(system, tmp_path: Path, windows: int) -> None:
-    """Payer and trainer: the state that an evaluation starts from need not be public."""
+def test_a_bonus_on_a_training_without_delivery_gives_warnings(system, tmp_path: Path, windows: int) -> None:
+    """For payer and trainer: the state that an evaluation starts from may not be public."""
     names = ("confirm_window", "key_window", "complaint_window")
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -299,10 +299,10 @@ def test_an_escrow_of_another_game_is_refused(stage: Stage) -> None:
         vgame.Escrow(second, stage.escrow.address)
 
 
-def test_every_error_of_the_escrow_is_met() -> None:
+def test_every_error_of_the_escrow_is_tested() -> None:
     names = {e["name"] for e in artifact(NAME)["abi"] if e["type"] == "error"}
     source = Path(__file__).read_text().split("def test_every_error")[0]
     source += Path(__file__).with_name("test_bonus.py").read_text()
-    #: A precompile that is not there, a place that only the payer gave.
+    #: A missing precompile; a place that only the payer chose.
     unreached = {"HashFailed", "IndexOutOfRange"}
     assert {n for n in names if f'"{n}"' not in source} == unreached

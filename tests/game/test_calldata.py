@@ -44,7 +44,7 @@ def encoded_otherwise(game: Game, encode: Any) -> list[str]:
 
 
 def backwards(name: str, args: tuple[Any, ...]) -> bytes:
-    """Every part before the frame that leads to it, except below the head, which comes first: negative offsets."""
+    """Every part precedes the frame that refers to it (negative offsets); the head alone comes first."""
 
     class Backwards(Layout):
         def _children(self, one: Frame) -> list[Frame]:
@@ -56,7 +56,7 @@ def backwards(name: str, args: tuple[Any, ...]) -> bytes:
 
 
 def test_content_before_its_frame_is_read(scene: Scene) -> None:
-    """An array before its struct has an offset modulo 2^256: the contract takes it, the auditor must read it."""
+    """An array before its struct has an offset modulo 2^256: the contract accepts it, so the auditor must read it."""
     play = scene.claimed(SETUP, LIE)
     odd = encoded_otherwise(play.trainer.game, backwards)
     assert play.run_to_end(play.trainer, play.auditor()) is Phase.CONVICTED
@@ -64,7 +64,7 @@ def test_content_before_its_frame_is_read(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_trainer_that_encodes_wildly(scene: Scene, seed: int) -> None:
+def test_unusual_encodings_of_a_trainer_are_read(scene: Scene, seed: int) -> None:
     """It tries layouts until the contract accepts one; the auditor reads all of them."""
     play, dice = scene.claimed(SETUP, LIE), random.Random(seed)
     game = play.trainer.game
@@ -89,7 +89,7 @@ def test_a_trainer_that_encodes_wildly(scene: Scene, seed: int) -> None:
 
 
 def test_openings_through_a_contract(scene: Scene) -> None:
-    """A trainer that is a contract: its inputs are no transaction's, and are read in the same place."""
+    """A trainer that is a contract: its inputs are not those of a transaction, and are read at the same place."""
     play = scene.post(SETUP)
     payee = payee_game(scene, "TAKE")
     scene.chain.fund(payee.wallet.address, 100 * ETHER)
@@ -220,7 +220,7 @@ def test_a_hundred_thousand_encodings(scene: Scene) -> None:
 
 
 def test_views_are_read_as_eth_abi_reads_them() -> None:
-    """The tests' own reader of results, which is quicker, on drawn values."""
+    """The tests' own, faster reader of results, on drawn values."""
     dice = random.Random(1)
 
     def drawn(kind: ABIType) -> Any:

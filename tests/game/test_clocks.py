@@ -67,7 +67,7 @@ def test_a_challenge_ends_where_finality_begins(scene: Scene) -> None:
 
 
 def test_a_trace_can_be_challenged_while_the_window_is_open_and_not_after(scene: Scene) -> None:
-    """A dispute that is still open when the window ends opens nothing new; its own verdict counts at any time."""
+    """After the window, a dispute that is still open allows no new challenge; its own verdict counts at any time."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     play.run_until("selectPartial", play.trainer, auditor)
@@ -142,7 +142,7 @@ def test_at_every_move_the_last_second_counts_and_the_next_one_does_not(
 
 
 def test_a_late_opening_does_not_save_the_trainer(scene: Scene) -> None:
-    """F2: the overrun is computed, not remembered: timeout before or after the late reveal, the verdict is the same."""
+    """F2: the overrun is computed, not stored: a timeout before or after the late reveal gives the same verdict."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     reveal = play.run_until("reveal", auditor, play.trainer)
@@ -154,7 +154,7 @@ def test_a_late_opening_does_not_save_the_trainer(scene: Scene) -> None:
     assert play.verdicts == [("Convicted", 0, "timeout")]
 
 
-def test_both_clocks_stand_while_the_other_side_thinks(scene: Scene) -> None:
+def test_each_clock_stands_during_the_other_sides_turn(scene: Scene) -> None:
     """Each side is charged for its own seconds only, at every move of a dispute with random pauses."""
     dice = random.Random(5)
     play = scene.claimed(SETUP, LIE)
@@ -179,8 +179,8 @@ def test_both_clocks_stand_while_the_other_side_thinks(scene: Scene) -> None:
 @pytest.mark.parametrize("margin,cause", [(30, "element"), (0, "timeout")])
 @pytest.mark.parametrize("honest", ["trainer", "auditor"])
 def test_a_budget_is_for_the_whole_dispute(scene: Scene, honest: str, margin: int, cause: str) -> None:
-    """T9, A4: a side that waits to its last second once has none left and loses, even if it is right; with some left it
-    wins."""
+    """T9, A4: a side that once waits to its last second has no time left and loses, even if it is right; with time left
+    it wins."""
     play = scene.claimed(SETUP, None if honest == "trainer" else LIE)
     auditor = play.auditor(*((LIE, Mistaken) if honest == "trainer" else ()))
     player = play.trainer if honest == "trainer" else auditor
@@ -197,7 +197,7 @@ def test_a_budget_is_for_the_whole_dispute(scene: Scene, honest: str, margin: in
     assert play.verdicts == [((wins if margin else loses)[honest], 0, cause), *again]
 
 
-def test_after_ten_budgets_everything_can_still_be_ended(scene: Scene) -> None:
+def test_after_ten_budgets_disputes_and_job_can_still_be_ended(scene: Scene) -> None:
     """F9, F10: no move for years; one call ends each dispute, one the job."""
     play = scene.claimed(SETUP)
     accusers = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (1, 5, 8)]

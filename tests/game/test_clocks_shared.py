@@ -1,4 +1,4 @@
-"""Clocks of disputes beside each other: an opening for one counts for all, and each awaited duty gives grace."""
+"""Clocks of simultaneous disputes: an opening for one counts for all, and each awaited duty adds grace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vgame.chain.records import Level, Phase, Turn
 
 
 def test_a_shared_reveal_uses_no_other_players_clock(scene: Scene) -> None:
-    """What was opened for one dispute is open in the next: its auditor's clock starts with its own move, the trainer's
-    not at all."""
+    """A node opened for one dispute is open in the next: its auditor's clock starts with its own move, the trainer's
+    does not start."""
     play = scene.claimed(SETUP, LIE)
     first, second = play.auditor(), play.auditor()
     play.run_until("postTrace", first, play.trainer)  # everything above the step's trace is open
@@ -75,7 +75,7 @@ def test_two_disputes_wait_for_one_opening(scene: Scene) -> None:
     play.trainer.step()
     for auditor in auditors:
         due(auditor).send(auditor.game)
-    first, second = SPEC.trainer_budget - 150, SPEC.trainer_budget - 100  # no grace: both wait for one thing
+    first, second = SPEC.trainer_budget - 150, SPEC.trainer_budget - 100  # no grace: both wait for one duty
     assert [d.trainer_left for d in play.disputes()] == [first, second]
 
 
@@ -98,8 +98,8 @@ def test_posted_roots_serve_every_dispute_that_enters_there(scene: Scene) -> Non
 # ---- the queue ----
 
 
-def test_the_grace_is_a_slot_for_each_other_thing_that_is_awaited(scene: Scene) -> None:
-    """Counted when the auditor moves; it neither shrinks when others end nor grows when others come."""
+def test_the_grace_is_a_slot_for_each_other_awaited_duty(scene: Scene) -> None:
+    """Counted at the auditor's move: it does not change when other disputes end or begin."""
     play = scene.claimed(SETUP, LIE)
     idle = [play.auditor(None, Forcer, step=step) for step in (1, 5, 8)]
     for accuser in idle:
@@ -146,7 +146,7 @@ def test_the_grace_is_used_up_before_the_budget(scene: Scene) -> None:
 
 
 def test_a_dispute_ends_within_its_two_budgets_and_its_graces(scene: Scene) -> None:
-    """Both sides wait as long as they can without losing, under two idle disputes: bounded all the same."""
+    """Both sides wait as long as they can without losing, beside two idle disputes: the duration is still bounded."""
     play = scene.claimed(SETUP, LIE)
     idle = [play.auditor(None, Forcer, step=step) for step in (1, 8)]
     for player in (*idle, play.trainer, *idle):

@@ -42,16 +42,16 @@ def parts(scene: Scene) -> tuple[Wallet, list[str], list[str]]:
     return wallet, good, other
 
 
-def test_parts_that_change_places_make_no_game(scene: Scene) -> None:
-    """Each has to answer a view that only it has."""
+def test_a_game_with_swapped_parts_is_refused(scene: Scene) -> None:
+    """Each part has to answer a view of its own."""
     wallet, (referee, settlement, delivery, logged), _ = parts(scene)
     for wrong in ([delivery, settlement], [settlement, settlement], [delivery, delivery], [logged, delivery]):
         with pytest.raises(ChainError, match="VerificationGame refuses"):
             wallet.deploy("VerificationGame", referee, *wrong, logged)
 
 
-def test_every_call_of_the_delivery_goes_to_it() -> None:
-    """The list in the game is that of the interface, and no part hides a call of another."""
+def test_every_call_of_the_delivery_reaches_the_delivery_contract() -> None:
+    """The game's list of calls is that of the interface, and no part hides a call of another."""
     selectors = {name: {_selector(e) for e in _functions(name)} for name in ("VerificationGame", *PARTS[:2])}
     listed = set(re.findall(r"IDelivery\.(\w+)\.selector", (ROOT / "contracts/Dispatch.sol").read_text()))
     shared = {"referee", "credits", "burnt"}
@@ -70,8 +70,8 @@ def _selector(entry: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("part", [1, 2, 3])
-def test_parts_of_another_referee_make_no_game(scene: Scene, part: int) -> None:
-    """It would accept jobs, or decide, by that other contract."""
+def test_a_game_with_parts_of_another_referee_is_refused(scene: Scene, part: int) -> None:
+    """Its parts would accept jobs, or decide, by another referee."""
     wallet, good, other = parts(scene)
     wallet.deploy("VerificationGame", *good)
     mixed = [*good[:part], other[part], *good[part + 1 :]]
@@ -83,7 +83,7 @@ def test_parts_of_another_referee_make_no_game(scene: Scene, part: int) -> None:
     ("part", "refusal"), [(1, "its Settlement has"), (2, "its Delivery has"), (3, ", in mode logged")]
 )
 def test_a_game_whose_constructor_checked_nothing_is_refused(scene: Scene, part: int, refusal: str) -> None:
-    """The same code, made by another creation code, with other addresses in it."""
+    """The same code, deployed by another creation code, with other addresses in it."""
     wallet, good, other = parts(scene)
     game = wallet.deploy("VerificationGame", *good)
     Game(scene.chain, game).check_parts()
@@ -95,14 +95,14 @@ def test_a_game_whose_constructor_checked_nothing_is_refused(scene: Scene, part:
             Game(scene.chain, created).check_parts()
 
 
-def test_a_referee_is_no_machine_of_mode_logged(scene: Scene) -> None:
+def test_a_game_with_the_referee_as_machine_of_mode_logged_is_refused(scene: Scene) -> None:
     """The game would accept orders in mode `logged` that no trainer can finish."""
     wallet, (referee, settlement, delivery, _), _ = parts(scene)
     with pytest.raises(ChainError, match="VerificationGame refuses"):
         wallet.deploy("VerificationGame", referee, settlement, delivery, referee)
 
 
-def test_a_settlement_alone_takes_no_order(scene: Scene) -> None:
+def test_the_settlement_contract_alone_accepts_no_order(scene: Scene) -> None:
     """At its own address there are no disputes, so any claim would become final."""
     wallet = scene.wallet()
     referee = deploy_code(scene.chain, toy_contracts()["ToyReferee"]["bytecode"])
@@ -115,7 +115,7 @@ def test_a_settlement_alone_takes_no_order(scene: Scene) -> None:
     )
 
 
-def test_a_chain_without_sha256_gets_no_game(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_game_is_deployed_on_a_chain_without_sha256(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing precompile is an account without code: a call of it succeeds and answers nothing."""
     with embedded_chain() as chain:
         wallet = Wallet(chain)

@@ -1,4 +1,4 @@
-"""A word that is decided in one dispute is decided in all disputes at its place: no auditor has another move there."""
+"""A word decided in one dispute is decided in all disputes at its place: no auditor has another move there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vgame.errors import ContractError
 LIE = word_lie(6, 0, 0, 1)[0]
 
 
-def test_nothing_below_a_decided_word_can_be_named(scene: Scene) -> None:
+def test_nothing_below_a_decided_word_can_be_selected(scene: Scene) -> None:
     """Two accomplices contest one right word; the trainer proves it in one dispute, and the other is over. The word has
     no partial sums: 32 zero bytes name none."""
     play = scene.claimed(SETUP)

@@ -16,15 +16,15 @@ ERROR = word_lie(6, SUM, 4, 1)[0]  # an auditor's: it names an element of a long
 
 
 def named(play: Play, lies: object = None, cls: type[Player] = Delegate) -> Delegate:
-    """A second machine with an account of its own, which the trainer has named."""
+    """A second machine with an account of its own, named by the trainer."""
     second = cls(play.scene.game(), play.id, play.machine(lies))
     play.trainer.game.send("setDelegate", play.id, second.address, True)
     return second
 
 
 @pytest.mark.parametrize("last", ["reveal", "postSegment", "postTrace", "openLeaf", "postPartials"])
-def test_a_trainer_that_dies_is_defended(scene: Scene, last: str) -> None:
-    """The first machine is gone before it makes its move; the second makes it and all later ones. The money is the
+def test_a_delegate_defends_a_trainer_that_is_down(scene: Scene, last: str) -> None:
+    """The first machine goes down before its move; the second makes this move and all later ones. The money is the
     trainer's."""
     play = scene.claimed(SETUP)
     second, accuser = named(play), play.auditor(ERROR, Mistaken)
@@ -35,8 +35,8 @@ def test_a_trainer_that_dies_is_defended(scene: Scene, last: str) -> None:
     assert play.client.credits(play.trainer.address) == pay and play.client.credits(second.address) == 0
 
 
-def test_without_a_delegate_it_is_convicted(scene: Scene) -> None:
-    """The damaged twin: the same outage, and the second machine was not named."""
+def test_without_a_delegate_a_trainer_that_is_down_is_convicted(scene: Scene) -> None:
+    """The damaged twin: the same outage without a named second machine."""
     play = scene.claimed(SETUP)
     accuser = play.auditor(ERROR, Mistaken)
     play.run_until("postSegment", play.trainer, accuser)
@@ -52,13 +52,13 @@ def test_a_tie_is_answered_too(scene: Scene) -> None:
     assert play.run_to_end(second, accuser) is Phase.FINAL
 
 
-def test_both_machines_may_play(scene: Scene) -> None:
+def test_trainer_and_delegate_may_play_at_once(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     assert play.run_to_end(named(play), play.trainer, play.auditor(ERROR, Mistaken)) is Phase.FINAL
 
 
 @pytest.mark.parametrize("move", ["postSegment", "postTrace", "postPartials"])
-def test_a_removed_or_foreign_delegate_commits_to_nothing(scene: Scene, move: str) -> None:
+def test_a_removed_delegate_or_that_of_another_job_cannot_move(scene: Scene, move: str) -> None:
     play, other = scene.claimed(SETUP), scene.claimed(SETUP)
     second, foreign = named(play), named(other)
     call = play.run_until(move, play.trainer, play.auditor(ERROR, Mistaken))
@@ -92,7 +92,7 @@ def test_a_delegate_can_do_nothing_else(scene: Scene) -> None:
         second.game.send("withdraw", second.address)
 
 
-def test_a_delegate_posts_nothing_for_a_claim_that_is_not_its_own_run(scene: Scene) -> None:
+def test_a_delegate_posts_nothing_for_a_claim_of_another_run(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     second = named(play, ERROR)
     play.auditor(ERROR, Mistaken).step()
@@ -100,7 +100,7 @@ def test_a_delegate_posts_nothing_for_a_claim_that_is_not_its_own_run(scene: Sce
         second.step()
 
 
-def test_nothing_is_left_to_defend(scene: Scene) -> None:
+def test_a_delegate_of_an_expired_job_has_nothing_to_defend(scene: Scene) -> None:
     play = scene.post(SETUP)
     Trainer(scene.game(), play.id, SETUP.machine()).accept()
     play.advance(SPEC.claim_window + 1)

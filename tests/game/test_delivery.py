@@ -1,5 +1,5 @@
-"""The exchange of the trained state for the reward on chain: each cheat of either side, each silence, every wei (the
-ghost counts)."""
+"""The exchange of the trained state for the reward on chain: each cheat and each silence of either side; the ghost
+counts every wei."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOT_DELIVERED = (SPEC.reward, 0)
 
 
 def test_an_honest_exchange(exchange: Exchange) -> None:
-    """Finality makes no payment; the key, and a complaint window without complaint, do."""
+    """The payment follows the key and a complaint window without complaint, not finality."""
     x = exchange
     assert x.phase is Phase.DELIVERING and owed(x) == (0, 0)
     refuses("NotConfirmed", x.trainer, "revealKey", x.id, astuple(x.offer), KEY)
@@ -66,7 +66,7 @@ def test_an_honest_exchange(exchange: Exchange) -> None:
     assert x.phase is Phase.FINAL and owed(x) == (0, SPEC.reward + SPEC.trainer_bond)
 
 
-def test_silence_confirms(exchange: Exchange) -> None:
+def test_silence_counts_as_confirmation(exchange: Exchange) -> None:
     x = exchange
     x.after_window(0)
     refuses("NotConfirmed", x.trainer, "revealKey", x.id, astuple(x.offer), KEY)
@@ -106,15 +106,16 @@ def test_a_wrong_key_or_another_offer_reveals_nothing(exchange: Exchange) -> Non
     refuses("BadProof", x.trainer, "revealKey", x.id, astuple(other), KEY)
 
 
-def test_the_key_of_another_job_is_none(scene: Scene, tmp_path: Path) -> None:
+def test_the_key_of_another_job_is_refused(scene: Scene, tmp_path: Path) -> None:
     """The hash of the key names the job: a copied offer cannot be paid by its key."""
     first, second = offered(scene, tmp_path / "a"), offered(scene, tmp_path / "b")
     assert first.offer.key_hash != second.offer.key_hash and first.offer.cipher_root != second.offer.cipher_root
 
 
 @pytest.mark.parametrize("leaf", [0, CHUNK, 2 * CHUNK])
-def test_one_wrong_leaf(scene: Scene, tmp_path: Path, leaf: int) -> None:
-    """Garbage in one leaf's ciphertext, its true hash beside it: it is invisible before the key, and visible after."""
+def test_a_complaint_about_one_wrong_leaf(scene: Scene, tmp_path: Path, leaf: int) -> None:
+    """Garbage in one leaf's ciphertext beside its true hash: invisible before the key is revealed, and visible
+    after."""
 
     def garble(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
         if piece.tensor == BIG:
@@ -133,7 +134,7 @@ def test_one_wrong_leaf(scene: Scene, tmp_path: Path, leaf: int) -> None:
     assert x.phase is Phase.UNDELIVERED and owed(x) == NOT_DELIVERED
 
 
-def test_a_complaint_after_its_window_is_late(scene: Scene, tmp_path: Path) -> None:
+def test_a_complaint_after_its_window_is_refused(scene: Scene, tmp_path: Path) -> None:
     def garble(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
         cipher[0] ^= 1
 
@@ -144,7 +145,7 @@ def test_a_complaint_after_its_window_is_late(scene: Scene, tmp_path: Path) -> N
     refuses("TooLate", x.client, "badLeaf", *x.bad_leaf(0, 0))
 
 
-def test_false_complaints(exchange: Exchange) -> None:
+def test_false_complaints_are_refused(exchange: Exchange) -> None:
     """Leaves of an honest trainer, moved, cut, with another key, on another path."""
     x = exchange
     x.confirm()
@@ -163,12 +164,12 @@ def test_false_complaints(exchange: Exchange) -> None:
     refuses("LeafSize", x.client, "badLeaf", *good[:5], cipher[:-1], good[6])
     refuses("PathLength", x.client, "badLeaf", *good[:6], (true, index, path[:-1]))
     refuses("IndexOutOfRange", x.client, "badLeaf", *good[:6], (true, index | 1 << 200, path))
-    # One node is a state's or a tensor's by where it lies, not as the caller likes.
+    # The position of a node decides whether it is a state's or a tensor's, not the caller.
     refuses("BadProof|NothingWrong", x.client, "badNode", *x.bad_node(BIG, 64, true))
 
 
 def test_a_wrong_true_hash_is_shown_without_the_key(scene: Scene, tmp_path: Path) -> None:
-    """The true hash of a leaf is not the one under the final state: the node over it does not make its own true
+    """The true hash of a leaf is not the one under the final state: the node above it does not hash to its own true
     hash."""
     honest = offered(scene, tmp_path / "honest", ONE)
 
@@ -176,7 +177,7 @@ def test_a_wrong_true_hash_is_shown_without_the_key(scene: Scene, tmp_path: Path
         true[2] ^= 1
 
     x = offered(scene, tmp_path / "lie", ONE, lie)
-    # Its own tree folds to another state, and the claim must hold the final state: it hangs the lie under the true one.
+    # Its own tree folds to another state, and the claim must hold the final state: it grafts the lie below it.
     assert x.offer.final_state != honest.offer.final_state
     y = graft(scene, tmp_path, honest, x)
     y.finalize()
@@ -188,7 +189,7 @@ def test_a_wrong_true_hash_is_shown_without_the_key(scene: Scene, tmp_path: Path
 
 
 def top_children(x: Exchange) -> list[bytes]:
-    """Of the root of a state of one tensor of three leaves: two pairs of height 1."""
+    """The children of the root of a state with one tensor of three leaves: two pairs of height 1."""
     cipher, true = x.sealed.read(x.sealed.shape.chunk(0, 0))
     pairs = np.concatenate([bulk.cipher_leaves(cipher, 0, 0), true], axis=1)
     return [h for pair in bulk.from_rows(bulk.next_level(Kind.TENSOR, pairs, 0)) for h in pair]
@@ -213,7 +214,7 @@ def test_no_node_of_an_honest_trainer_is_bad(exchange: Exchange) -> None:
 
 
 def test_decline(exchange: Exchange) -> None:
-    """A quarter each, the bond back, the rest burnt; an open request's deposit too goes back."""
+    """A quarter for each side, the bond back, the rest burnt; the deposit of an open request goes back too."""
     x = exchange
     refuses("NotClient", x.trainer, "decline", x.id, x.state().offer)
     x.request(BIG, 2, PRICE)
@@ -270,7 +271,7 @@ def test_absent_pieces_cannot_be_requested(exchange: Exchange) -> None:
 
 
 def test_a_request_that_is_refused(exchange: Exchange) -> None:
-    """The window of confirmation may end meanwhile: neither the key nor silence about it comes before the answer."""
+    """The window of confirmation may end meanwhile: neither the key nor its absence counts before the answer."""
     x = exchange
     x.after_window(-10)
     x.request(BIG, 1, PRICE)
@@ -296,7 +297,7 @@ def test_a_late_answer_gives_the_key_its_time(exchange: Exchange) -> None:
     x.reveal()
 
 
-def test_requests_to_the_limit(scene: Scene, tmp_path: Path) -> None:
+def test_the_number_of_requests_has_a_limit(scene: Scene, tmp_path: Path) -> None:
     sizes = tuple([1] * 65)
     many = replace(DELIVERY, program=Program((Operator(1),), tuple(State(n) for n in sizes)))
     x = offered(scene, tmp_path, many).finalize()
@@ -335,8 +336,8 @@ def test_an_order_has_all_windows_of_delivery_or_none(scene: Scene, missing: str
         scene.post(replace(DELIVERY, terms=DELIVERY.terms | {missing: 0}))
 
 
-def test_delivery_alone_plays_nothing(scene: Scene, exchange: Exchange) -> None:
-    """At its own address there is no job, and no code that makes claims."""
+def test_the_delivery_contract_alone_accepts_no_call(scene: Scene, exchange: Exchange) -> None:
+    """At its own address there is no job, and no code for claims."""
     address = exchange.client._call("delivery")
     alone = scene.make_game(scene.chain, address, scene.wallet())
     refuses("WrongPhase", alone, "confirm", exchange.id, bytes(32))

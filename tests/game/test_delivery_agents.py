@@ -42,7 +42,7 @@ class Sides:
         self.buyer = Buyer(self.play.client, self.play.id, SIZES, self.get, self.folder / "buyer", record)
 
     def receive(self) -> list[np.ndarray] | None:
-        """The next move of the client; the words when they are there."""
+        """The next move of the client; the words once they have arrived."""
         if not self.buyer.ready():
             return None
         found: list[list[np.ndarray]] = [[] for _ in SIZES]
@@ -82,7 +82,7 @@ def sides(scene: Scene, tmp_path: Path) -> Sides:
 def test_an_honest_exchange_with_restarts(sides: Sides) -> None:
     sides.claim()
     sides.fresh()
-    assert not sides.trainer.step()  # nobody has confirmed
+    assert not sides.trainer.step()  # no confirmation by any account
     assert sides.receive() is None
     assert sides.play.client.exchange(sides.play.id).confirmed_at
     sides.fresh()
@@ -116,7 +116,7 @@ def test_requests_are_answered_before_the_key(sides: Sides) -> None:
     x = Exchange(sides.play, sides.game, None, None, [])
     for chunk in (2, 0):
         x.request(1, chunk)
-    assert sides.receive() is None  # open requests: it does not confirm
+    assert sides.receive() is None  # requests are open: the client does not confirm
     assert sides.trainer.step() and sides.trainer.step()
     assert [e.args["index"] for e in sides.game.events("Answered", sides.play.id)] == [0, 1]
     assert not sides.trainer.step()
@@ -138,7 +138,7 @@ def test_a_wrong_leaf_is_complained_about(sides: Sides) -> None:
         sides.receive()
 
 
-def test_a_folder_that_is_not_the_offer_is_not_confirmed(sides: Sides) -> None:
+def test_a_folder_of_another_offer_is_not_confirmed(sides: Sides) -> None:
     sides.claim()
     path = sides.trainer.seller.public / "leaves"
     data = bytearray(path.read_bytes())
@@ -170,7 +170,7 @@ def test_a_damaged_key_is_named(sides: Sides) -> None:
     assert not (seller.public / "key").exists()
 
 
-def test_a_delegate_with_a_copy_of_the_folder_delivers_and_no_other_does(sides: Sides) -> None:
+def test_only_a_delegate_with_a_copy_of_the_folder_delivers(sides: Sides) -> None:
     sides.claim()
     second = Delegate(sides.play.scene.game(), sides.play.id, sides.machine)
     assert not second.step()
@@ -182,7 +182,7 @@ def test_a_delegate_with_a_copy_of_the_folder_delivers_and_no_other_does(sides: 
         second.step()
     shutil.copyfile(sides.trainer.seller.folder / "key", second.seller.folder / "key")
     sides.receive()
-    while sides.play.phase is not Phase.REVEALED:  # what it serves it seals again, with the same key
+    while sides.play.phase is not Phase.REVEALED:  # it seals the state again, with the same key
         second.step() or sides.play.advance(100)
     assert sides.receive() is not None
     sides.play.advance(SPEC.complaint_window + 1)
@@ -190,7 +190,7 @@ def test_a_delegate_with_a_copy_of_the_folder_delivers_and_no_other_does(sides: 
     assert sides.game.credits(sides.trainer.address) == SPEC.reward + SPEC.trainer_bond
 
 
-def test_status_names_the_window_that_runs(sides: Sides) -> None:
+def test_status_names_the_current_window(sides: Sides) -> None:
     sides.claim()
     client, name = sides.play.client, lambda: read_job(client, sides.play.id, sides.play.scene.chain.now())
     status = name()
@@ -223,7 +223,7 @@ MARGIN = SPEC.confirm_window // 10
 
 
 class Partial(Sides):
-    """A server that does not give some leaves: `refuse`, (name, first, size) -> whether it does not."""
+    """A server that refuses some leaves; `refuse`: (name, first, size) -> whether it refuses."""
 
     refuse = staticmethod(lambda name, first, size: False)
 
@@ -233,15 +233,15 @@ class Partial(Sides):
         return super().get(name, first, size)
 
     def wait(self, left: int) -> None:
-        """Until so much of the confirm window is left."""
+        """Wait until so much of the confirm window is left."""
         self.play.advance(self.game.exchange(self.play.id).until - left - self.play.scene.chain.now())
 
-    def presses(self) -> None:
-        """One more try, which finds missing data."""
+    def is_refused(self) -> None:
+        """One more try; data are missing."""
         with pytest.raises(DeliveryError, match="refused"):
             self.receive()
 
-    def asked(self) -> list[tuple[int, int]]:
+    def requested_chunks(self) -> list[tuple[int, int]]:
         return [(e.args["tensor"], e.args["chunk"]) for e in self.game.events("Requested", self.play.id)]
 
 
@@ -257,16 +257,16 @@ def chunk_1_of_tensor_1(name: str, first: int, size: int) -> bool:
     return bool(unit) and first < 129 * unit and 65 * unit < first + size
 
 
-def test_a_chunk_that_does_not_come_is_requested_and_counts(partial_sides: Partial) -> None:
-    """Not at once: the server may be away for a while. The answer on chain is as good as a file."""
+def test_a_missing_chunk_is_requested_and_its_answer_counts(partial_sides: Partial) -> None:
+    """Not at once: the server may be unreachable for a while. The answer on chain is as good as a file."""
     sides = partial_sides
     sides.refuse = chunk_1_of_tensor_1
-    sides.presses()
-    assert not sides.asked()
+    sides.is_refused()
+    assert not sides.requested_chunks()
     sides.wait(SPEC.confirm_window // 4)
-    sides.presses()
-    sides.presses()
-    assert sides.asked() == [(1, 1)]
+    sides.is_refused()
+    sides.is_refused()
+    assert sides.requested_chunks() == [(1, 1)]
     assert sides.trainer.step()
     sides.fresh()
     assert sides.receive() is None and sides.play.client.exchange(sides.play.id).confirmed_at
@@ -275,12 +275,12 @@ def test_a_chunk_that_does_not_come_is_requested_and_counts(partial_sides: Parti
         assert np.array_equal(mine, theirs)
 
 
-def test_a_small_state_comes_without_any_server(partial_sides: Partial) -> None:
+def test_a_small_state_is_received_without_any_server(partial_sides: Partial) -> None:
     sides = partial_sides
     sides.refuse = lambda name, first, size: True
     sides.wait(SPEC.confirm_window // 4)
-    sides.presses()
-    assert len(sides.asked()) == sum(sides.buyer.shape.chunks)
+    sides.is_refused()
+    assert len(sides.requested_chunks()) == sum(sides.buyer.shape.chunks)
     while sides.trainer.step():
         pass
     assert sides.receive() is None
@@ -288,12 +288,12 @@ def test_a_small_state_comes_without_any_server(partial_sides: Partial) -> None:
     assert all(map(np.array_equal, sides.receive(), sides.machine.state_words(DELIVERY.steps)))
 
 
-def test_a_trainer_that_is_gone_is_refused_and_the_reward_comes_back(partial_sides: Partial) -> None:
+def test_a_trainer_that_is_gone_is_refused_and_the_reward_refunded(partial_sides: Partial) -> None:
     sides = partial_sides
     sides.refuse = chunk_1_of_tensor_1
     sides.wait(MARGIN - 1)
-    sides.presses()
-    assert sides.asked() == [(1, 1)]  # all that is missing: it declines no more
+    sides.is_refused()
+    assert sides.requested_chunks() == [(1, 1)]  # all that is missing: it no longer declines
     sides.play.advance(SPEC.key_window + 2)
     assert sides.receive() is None and sides.play.phase is Phase.UNDELIVERED
     with pytest.raises(Undelivered):
@@ -301,24 +301,24 @@ def test_a_trainer_that_is_gone_is_refused_and_the_reward_comes_back(partial_sid
     assert sides.play.client.credits(sides.play.client.wallet.address) == SPEC.reward
 
 
-def test_where_more_is_missing_than_can_be_requested_it_probes_and_declines(
+def test_a_client_declines_after_a_probe_if_more_is_missing_than_can_be_requested(
     partial_sides: Partial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 2)
     sides = partial_sides
     sides.refuse = lambda name, first, size: name != "chunks"
     sides.wait(SPEC.confirm_window // 4)
-    sides.presses()
-    assert len(sides.asked()) == 1
+    sides.is_refused()
+    assert len(sides.requested_chunks()) == 1
     sides.trainer.step()
     sides.wait(MARGIN)
-    sides.presses()
+    sides.is_refused()
     assert sides.play.phase is Phase.DECLINED
     with pytest.raises(Undelivered, match="declined"):
         sides.receive()
 
 
-def test_no_key_and_the_client_closes(partial_sides: Partial) -> None:
+def test_a_client_without_a_key_closes_the_job(partial_sides: Partial) -> None:
     sides = partial_sides
     assert sides.receive() is None
     sides.play.advance(SPEC.key_window + 2)
@@ -327,8 +327,8 @@ def test_no_key_and_the_client_closes(partial_sides: Partial) -> None:
         sides.receive()
 
 
-def test_a_true_hash_that_is_none_is_complained_about_without_the_key(sides: Sides) -> None:
-    """The trainer hangs another tree under its final state; a watcher who is not the client may complain too."""
+def test_a_wrong_true_hash_is_complained_about_without_the_key(sides: Sides) -> None:
+    """The trainer grafts another tree under its final state; accounts other than the client may complain too."""
 
     def lie(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
         if piece.tensor == 0:
@@ -359,5 +359,5 @@ def test_another_account_receives_but_neither_confirms_nor_requests(partial_side
     sides.buyer.game, sides.refuse = sides.play.scene.game(), chunk_1_of_tensor_1
     sides.buyer.folder = sides.folder / "other"
     sides.wait(MARGIN)
-    sides.presses()
-    assert not sides.asked() and sides.play.phase is Phase.DELIVERING
+    sides.is_refused()
+    assert not sides.requested_chunks() and sides.play.phase is Phase.DELIVERING

@@ -21,8 +21,8 @@ REPLY = 59  # seconds that a server takes for each range
 
 
 class Slow(Sides):
-    """A server that drips until the trainer is paid; the trainer plays on meanwhile. `spoiled`: the leaves that come
-    are no ciphertext."""
+    """A slow server, until the trainer is paid; the trainer continues meanwhile. `spoiled`: the served leaves are no
+    ciphertext."""
 
     drip = spoiled = busy = False
 
@@ -54,10 +54,10 @@ class Slow(Sides):
 @pytest.mark.parametrize("early", [True, False], ids=["in the challenge window", "in the confirm window"])
 @pytest.mark.parametrize("spoiled", [True, False])
 @pytest.mark.parametrize("requests", [1, 2, 64])
-def test_a_server_that_drips_holds_no_client_beyond_its_window(
+def test_a_slow_server_holds_no_client_beyond_its_window(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool, spoiled: bool, requests: int
 ) -> None:
-    """It has the paid state, or has declined, for any number of requested chunks."""
+    """For any number of requested chunks the client has the paid state or has declined."""
     monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", requests)
     sides = Slow(scene, tmp_path)
     sides.spoiled, sides.drip = spoiled, early
@@ -80,21 +80,21 @@ def test_a_server_that_drips_holds_no_client_beyond_its_window(
         assert sides.play.client.credits(sides.play.client.wallet.address) == SPEC.reward // 4
 
 
-def test_a_look_ends_where_no_block_comes(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time passes without the chain."""
-    sides, now, asked = Slow(scene, tmp_path), [0.0], []
+def test_a_look_ends_in_time_without_new_blocks(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes, but the chain makes no block."""
+    sides, now, requested = Slow(scene, tmp_path), [0.0], []
     sides.claim()
     monkeypatch.setattr("vgame.delivery.buyer.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def get(name: str, first: int, size: int) -> bytes:
         now[0] += REPLY
-        asked.append(name)
+        requested.append(name)
         return bytes(size)
 
     sides.buyer.get = get
     with pytest.raises(DeliveryError, match="time of this look is over"):
         sides.receive()
-    assert len(asked) <= 1 + SPEC.confirm_window // 2 // REPLY
+    assert len(requested) <= 1 + SPEC.confirm_window // 2 // REPLY
 
 
 # ---- money ----
@@ -102,7 +102,7 @@ def test_a_look_ends_where_no_block_comes(scene: Scene, tmp_path: Path, monkeypa
 
 @pytest.fixture
 def poor(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Partial:
-    """A chunk does not come; agents reckon with a gas price; on the fast chain gas is free."""
+    """A chunk is missing; agents calculate with a gas price; on the fast chain gas is free."""
     sides = Partial(scene, tmp_path)
     sides.claim()
     sides.refuse = chunk_1_of_tensor_1
@@ -117,7 +117,7 @@ def test_a_client_that_cannot_pay_a_request_declines(poor: Partial) -> None:
         poor.receive()
     poor.wait(MARGIN - 1)
     poor.presses()
-    assert poor.play.phase is Phase.DECLINED and not poor.asked()
+    assert poor.play.phase is Phase.DECLINED and not poor.requested_chunks()
 
 
 def test_a_client_that_can_pay_some_requests_declines_for_the_others(poor: Partial) -> None:
@@ -126,11 +126,11 @@ def test_a_client_that_can_pay_some_requests_declines_for_the_others(poor: Parti
     poor.play.scene.chain.node.evm.set_balance(poor.play.client.wallet.address, 6 * gas * 20 * GWEI)
     poor.wait(MARGIN - 1)
     poor.presses()
-    assert poor.play.phase is Phase.DECLINED and 0 < len(poor.asked()) < 5
+    assert poor.play.phase is Phase.DECLINED and 0 < len(poor.requested_chunks()) < 5
 
 
 def test_credits_pay_for_requests(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An earlier order came to nothing, and its reward has not been taken."""
+    """The refunded reward of an earlier order has not been withdrawn."""
     sides = Partial(scene, tmp_path)
     earlier, address = sides.play, sides.play.client.wallet.address
     sides.trainer.accept()
@@ -144,7 +144,7 @@ def test_credits_pay_for_requests(scene: Scene, tmp_path: Path, monkeypatch: pyt
     scene.chain.node.evm.set_balance(address, GWEI)
     sides.wait(SPEC.confirm_window // 4)
     sides.presses()
-    assert sides.asked() == [(1, 1)] and sides.play.client.credits(address) == 0
+    assert sides.requested_chunks() == [(1, 1)] and sides.play.client.credits(address) == 0
 
 
 @pytest.mark.parametrize("delivery", [True, False])
@@ -167,8 +167,8 @@ def test_no_order_without_gas_to_decline(scene: Scene, monkeypatch: pytest.Monke
 # ---- the offer ----
 
 
-def test_another_offer_than_the_one_that_was_fetched_is_not_confirmed(scene: Scene, tmp_path: Path) -> None:
-    """A reorganisation takes the claim back; the next one seals the same state with another key, and serves nothing."""
+def test_only_the_offer_that_was_fetched_is_confirmed(scene: Scene, tmp_path: Path) -> None:
+    """A reorganisation undoes the claim; the next one seals the same state with another key, and serves nothing."""
     sides = Partial(scene, tmp_path)
     sides.trainer.accept()
     node, point, memory = scene.chain.node, scene.chain.node.snapshot(), scene.ghost.memory()

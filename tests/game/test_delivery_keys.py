@@ -70,8 +70,8 @@ def key_after(sides: Sides) -> int:
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-def test_finality_that_comes_too_late_does_not_keep_the_key_back(sides: Sides, finalized, confirmed: bool) -> None:
-    """Reward and bond would be lost."""
+def test_late_finality_does_not_delay_the_key_beyond_its_window(sides: Sides, finalized, confirmed: bool) -> None:
+    """Otherwise reward and bond would be lost."""
     long_ago = sides.play.scene.chain.node.blocks[1]
     finalized(lambda: long_ago)
     if confirmed:
@@ -84,20 +84,20 @@ def test_finality_that_comes_too_late_does_not_keep_the_key_back(sides: Sides, f
 
 @pytest.mark.parametrize("answer", [http(400), http(403), lambda: None, lambda: {"number": "0x1"}, lambda: "no"])
 def test_a_node_without_finality(sides: Sides, finalized, answer: Callable[[], Any]) -> None:
-    """In whatever manner it refuses."""
+    """For every way in which the node refuses the query."""
     finalized(answer)
     assert KEY_WINDOW // 2 <= key_after(sides) <= KEY_WINDOW // 2 + 30
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_an_endpoint_that_fails_at_the_query_for_finality(sides: Sides, finalized, status: int) -> None:
-    """It may pass, so nothing is taken for final; at the latest moment the newest blocks decide."""
+    """The failure may be temporary, so nothing is taken for final; at the latest moment the newest blocks decide."""
     finalized(http(status))
     assert LATEST + MOMENT <= key_after(sides) <= LATEST + MOMENT + 30
 
 
 def test_no_key_before_the_newest_block_shows_the_confirmation(sides: Sides, finalized) -> None:
-    """Not even if a node calls every block final."""
+    """Not even if a node declares every block final."""
     future = sides.play.scene.chain.node.blocks[-1] | {"timestamp": hex(2**40)}
     finalized(lambda: future)
     sides.play.advance(DELIVERY.spec.confirm_window - 10 - (sides.play.scene.chain.now() - sides.play.job.since))

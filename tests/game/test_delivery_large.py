@@ -102,7 +102,7 @@ def peak() -> int:
     [SMALL, pytest.param(GPT2 * 3, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])],
     ids=["small", "gpt2"],
 )
-def test_a_large_state_arrives(
+def test_a_large_state_is_received_in_bounded_memory(
     scene: Scene,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -124,7 +124,7 @@ def test_a_large_state_arrives(
     url = serve(proxy := ThreadingHTTPServer(("127.0.0.1", 0), Proxy))
     before, begin = peak(), time.monotonic()
     buyer = Buyer(play.client, play.id, list(sizes), Source(url).get, tmp_path / "bought", lambda t: None)
-    # five bad replies in a row happen: it goes on behind what is there
+    # five bad replies in a row happen: the fetch resumes after the verified part
     while not play.client.exchange(play.id).confirmed_at:
         with suppress(Missing):
             assert not buyer.ready()

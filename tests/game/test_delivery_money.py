@@ -55,7 +55,7 @@ def exchange(scene: Scene, fee: object, tmp_path: Path) -> Exchange:
 
 
 def test_an_answer_is_paid_at_the_base_fee_of_its_block(exchange: Exchange, fee) -> None:
-    """Never more than the deposit, and never more than the cost: requests are no income."""
+    """Never more than the deposit, and never more than the cost: answers are no source of income."""
     x = exchange
     gas = x.gas(BIG, 0)
     x.request(BIG, 0, 3 * PRICE)
@@ -70,7 +70,7 @@ def test_a_price_below_the_base_fee_is_refused(exchange: Exchange) -> None:
     refuses("PriceTooLow", *request_call(exchange, BIG, 0, PRICE - 1))
 
 
-def test_above_its_price_a_request_waits(exchange: Exchange, fee) -> None:
+def test_a_request_waits_while_the_base_fee_is_above_its_price(exchange: Exchange, fee) -> None:
     x = exchange
     x.request(BIG, 0, PRICE)
     refuses("PriceHolds", x.trainer, "defer", x.id, 0)
@@ -88,8 +88,8 @@ def test_above_its_price_a_request_waits(exchange: Exchange, fee) -> None:
 
 
 @pytest.mark.parametrize("deferred", [False, True], ids=["never deferred", "deferred before"])
-def test_an_answer_that_is_late_cannot_be_deferred(exchange: Exchange, fee, deferred: bool) -> None:
-    """A base fee that rises after the time was over hides no silence: the request counts as refused when it falls."""
+def test_a_late_answer_cannot_be_deferred(exchange: Exchange, fee, deferred: bool) -> None:
+    """A base fee that rises after the request's time is no excuse: the request counts as refused once the fee falls."""
     x = exchange
     x.request(BIG, 0, PRICE)
     if deferred:
@@ -107,7 +107,7 @@ def test_an_answer_that_is_late_cannot_be_deferred(exchange: Exchange, fee, defe
 
 
 def test_a_late_request_is_raised_or_answered(exchange: Exchange, fee) -> None:
-    """It blocks neither side while the base fee stays above its price."""
+    """The request blocks neither side while the base fee stays above its price."""
     x = exchange
     for chunk in (0, 1):
         x.request(BIG, chunk, PRICE)
@@ -122,8 +122,8 @@ def test_a_late_request_is_raised_or_answered(exchange: Exchange, fee) -> None:
     assert [(r.open, r.dropped) for r in x.client.requests(x.id)] == [(False, False), (True, False)]
 
 
-def test_a_price_is_raised_and_the_time_begins_again(exchange: Exchange, fee) -> None:
-    """The client's alone, for the difference, also after the confirm window; the answer is paid by the new price."""
+def test_raising_a_price_restarts_the_time(exchange: Exchange, fee) -> None:
+    """By the client alone, for the difference, also after the confirm window; the answer is paid at the new price."""
     x = exchange
     x.after_window(-10)
     x.request(BIG, 1, PRICE)
@@ -150,7 +150,7 @@ def test_a_price_is_raised_and_the_time_begins_again(exchange: Exchange, fee) ->
 
 
 def test_a_deferred_request_is_dropped_if_the_price_is_not_raised(exchange: Exchange, fee) -> None:
-    """A key window after it was first deferred, not after it was last; then the key has its whole time."""
+    """A key window after its first deferral, not its last one; then the key has its whole time."""
     x = exchange
     x.request(BIG, 0, PRICE)
     x.request(BIG, 1, PRICE)
@@ -208,8 +208,8 @@ def test_a_complaint_pays_no_more_than_its_gas(scene: Scene, fee, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["badNode", "badLeaf"])
-def test_the_cheapest_complaint_costs_more_than_it_is_paid(scene: Scene, fee, tmp_path: Path, kind: str) -> None:
-    """The smallest tree, a caller and a client that the contract owes something already."""
+def test_the_cheapest_complaint_costs_more_than_its_payment(scene: Scene, fee, tmp_path: Path, kind: str) -> None:
+    """The smallest tree; caller and client already have credits."""
     setup, least = (ONE, NODE_GAS) if kind == "badNode" else (TINY, LEAF_GAS)
     stranger, wallet, used = scene.game(), scene.wallet(), []
     for n in range(2):
@@ -225,7 +225,7 @@ TINY = replace(ONE, program=Program((Operator(1),), (State(1),)))
 
 
 def cheated(scene: Scene, folder: Path, setup: Setup, kind: str, wallet: Wallet) -> Exchange:
-    """A delivery to this wallet, of a trainer that cheats."""
+    """A delivery to this wallet by a trainer that cheats."""
 
     def garble(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
         cipher[0] ^= 1
@@ -276,7 +276,7 @@ MOST = 250_000
 
 
 class Deep:
-    """One leaf at the end of a tree that is as high as any job's: everything beside its way is arbitrary."""
+    """One leaf at the end of a tree of the greatest height; all nodes beside its path are arbitrary."""
 
     def __init__(self, scene: Scene, tmp_path: Path, wrong: bool, false_node: bool = False) -> None:
         self.x = offered(scene, tmp_path)

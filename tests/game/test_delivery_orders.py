@@ -1,9 +1,6 @@
-"""Every order of every call of a small delivery, by any account, with every silence: all states are visited, and random
-calls in addition.
-
-The ghost counts every wei after each call. Time is a call too: to the end of the window that runs, or one second past
-it.
-"""
+"""Every order of every call of a small delivery, by any account, with every silence: all states are visited; random
+calls in addition. The ghost counts every wei after each call. Time is a call too: to the end of the current window, or
+one second past it."""
 
 from __future__ import annotations
 

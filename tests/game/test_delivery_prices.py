@@ -1,4 +1,4 @@
-"""Requests whose price the base fee has passed: they wait, and do not delay other calls."""
+"""Requests with a price below the base fee: they wait, and do not delay other calls."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def look_through(sides: Sides, seconds: int) -> None:
         sides.play.advance(30)
 
 
-def test_a_request_below_the_base_fee_does_not_hold_up_the_next(sides: Sides, ask: Ask, fee) -> None:
+def test_a_request_below_the_base_fee_does_not_delay_the_next_one(sides: Sides, ask: Ask, fee) -> None:
     ask(1, 0, FLOOR)
     fee(FLOOR * 21 // 20)
     ask(1, 1, 4 * FLOOR)
@@ -94,8 +94,8 @@ def test_a_request_below_the_base_fee_does_not_hold_up_the_next(sides: Sides, as
     assert sides.game.credits(sides.trainer.address) > DELIVERY.spec.reward + DELIVERY.spec.trainer_bond
 
 
-def test_an_answer_that_fails_does_not_hold_up_the_next(sides: Sides, ask: Ask, fee) -> None:
-    """Whatever the cause."""
+def test_a_failed_answer_does_not_delay_the_next_one(sides: Sides, ask: Ask, fee) -> None:
+    """For any cause of the failure."""
     ask(1, 0, FLOOR)
     ask(2, 0, FLOOR)
     attempt = sides.trainer.attempt
@@ -114,7 +114,7 @@ def test_an_answer_that_fails_does_not_hold_up_the_next(sides: Sides, ask: Ask, 
 
 
 def test_a_deferred_request_waits_behind_older_ones(sides: Sides, ask: Ask, fee) -> None:
-    """The time of a request begins anew when it is deferred."""
+    """A deferral restarts the time of a request."""
     ask(1, 0, FLOOR)
     fee(FLOOR + 1)
     sides.play.advance(KEY_WINDOW // 4)
@@ -128,7 +128,7 @@ def test_a_deferred_request_waits_behind_older_ones(sides: Sides, ask: Ask, fee)
     assert sent(sides)[1:] == [("Answered", 1, 1), ("Answered", 1, 0)]
 
 
-def test_many_requests_below_the_base_fee_beside_one_that_holds(sides: Sides, ask: Ask, fee) -> None:
+def test_many_requests_below_the_base_fee_do_not_delay_one_above_it(sides: Sides, ask: Ask, fee) -> None:
     for chunk in range(3):
         ask(1, chunk, FLOOR)
     ask(2, 0, FLOOR)
@@ -141,7 +141,7 @@ def test_many_requests_below_the_base_fee_beside_one_that_holds(sides: Sides, as
 
 
 def test_a_request_whose_time_is_over_is_answered_at_any_base_fee(sides: Sides, ask: Ask, fee) -> None:
-    """It cannot be deferred any more, and a base fee that falls would cost reward and bond."""
+    """It can no longer be deferred, and a falling base fee would cost reward and bond."""
     ask(1, 0, FLOOR)
     fee(2 * FLOOR)
     sides.play.advance(KEY_WINDOW)
@@ -149,8 +149,8 @@ def test_a_request_whose_time_is_over_is_answered_at_any_base_fee(sides: Sides, 
 
 
 @pytest.mark.parametrize("simulated", [0, None], ids=["without base fee", "with base fee"])
-def test_a_node_simulates_defer_as_it_likes(sides: Sides, ask: Ask, fee, simulated: int | None) -> None:
-    """Nodes execute calls with a base fee of 0, where `defer` reverts; others with the block's, where it can be made
+def test_defer_works_for_every_simulation_of_a_node(sides: Sides, ask: Ask, fee, simulated: int | None) -> None:
+    """Some nodes simulate with a base fee of 0, where `defer` reverts; others with the block's, where it succeeds
     twice."""
     node, scene = sides.play.scene.chain.node, sides.play.scene
     ask(1, 0, FLOOR)
@@ -179,8 +179,8 @@ def test_a_node_simulates_defer_as_it_likes(sides: Sides, ask: Ask, fee, simulat
     assert int(receipt["gasUsed"], 16) < 60_000
 
 
-def test_a_base_fee_that_falls_under_a_deferral_is_no_error(sides: Sides, ask: Ask, fee) -> None:
-    """The price holds again in the block of the call, which reverts: the request is answered."""
+def test_a_base_fee_that_falls_before_a_deferral_is_no_error(sides: Sides, ask: Ask, fee) -> None:
+    """In the block of the call the price suffices again, so the call reverts and the request is answered."""
     node, scene = sides.play.scene.chain.node, sides.play.scene
     ask(1, 0, FLOOR)
     fee(FLOOR + 1)
@@ -199,7 +199,7 @@ def test_a_base_fee_that_falls_under_a_deferral_is_no_error(sides: Sides, ask: A
     assert node.base_fee == FLOOR
 
 
-def test_the_pay_of_answers_pays_for_the_next_ones(sides: Sides, ask: Ask, fee) -> None:
+def test_payments_for_answers_pay_for_the_next_ones(sides: Sides, ask: Ask, fee) -> None:
     """A trainer with gas for a few answers withdraws the payments for them while it delivers."""
     for tensor, chunk in [(1, 0), (1, 1), (2, 0)]:
         ask(tensor, chunk, FLOOR)

@@ -1,4 +1,4 @@
-"""docs/dispute.md is a program whose games end as they do on the contracts: the same verdict at the same place."""
+"""docs/dispute.md is a program; its games end as on the contracts, with the same verdict at the same place."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_silence_loses_by_the_clock(scene: Scene, page: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LIES if "operator" in name])
-def test_the_auditor_calls_the_referee_where_the_trainer_falls_silent(page: ModuleType, name: str) -> None:
+def test_the_auditor_calls_the_referee_if_the_trainer_stops(page: ModuleType, name: str) -> None:
     found = page.play(page.machine(LIES[name]), page.honest, silent="prove")
     assert found.verdict == ("convicted", "element")
 
@@ -89,7 +89,9 @@ ONE_LEAF = "(Operator(5, Reads.CARRY, operand=0), Operator(128, Reads.CHAIN))", 
 
 @pytest.mark.parametrize("size", [ONE_OPERATOR, ONE_CHECKPOINT, ONE_LEAF])
 @pytest.mark.parametrize("lies", [Lies(words={(3, 0, 4): 1}), Lies(state={(2, 0, 3): 1})], ids=["word", "state"])
-def test_trees_of_one_leaf_end_as_on_the_contracts(scene: Scene, size: tuple[str, str, str], lies: Lies) -> None:
+def test_games_with_trees_of_one_leaf_end_as_on_the_contracts(
+    scene: Scene, size: tuple[str, str, str], lies: Lies
+) -> None:
     code = re.sub(r"^OPERATORS = .*", f"OPERATORS = {size[0]}", CODE, flags=re.MULTILINE)
     code = re.sub(r"^STATES = .*", f"STATES = {size[1]}", code, flags=re.MULTILINE)
     page = program(code.replace("Program(OPERATORS, STATES), 7, 12, 4", f"Program(OPERATORS, STATES), 7, {size[2]}"))

@@ -46,7 +46,7 @@ def test_a_challenger_of_a_true_divergence_loses(scene: Scene, step: int) -> Non
 
 @pytest.mark.parametrize("step", ENDS)
 def test_a_false_divergence(scene: Scene, step: int) -> None:
-    """The claim's own trace holds the word, and the word is wrong."""
+    """The claim's own trace holds the non-finite word, and that word is wrong."""
     played = caught(scene, SETUP, Lies(words={(step, *BAD): INFINITY}))
     assert played[0].job.diverged_at == step
     (play, auditor) = played
@@ -57,22 +57,22 @@ def test_a_false_divergence(scene: Scene, step: int) -> None:
 
 @pytest.mark.parametrize("step", ENDS)
 def test_a_hidden_divergence(scene: Scene, step: int) -> None:
-    """The claim goes on beyond the word, with the arithmetic right: the word itself convicts."""
+    """The claim continues after the word with right arithmetic: the word itself convicts."""
     played = caught(scene, diverging(step), Lies(endless=True))
     assert played[0].job.diverged_at == 0
     check_conviction(played, "opening", (Level.ELEMENT, step, *BAD, 0))
 
 
 @pytest.mark.parametrize("step", ENDS)
-def test_a_divergence_that_is_computed_away(scene: Scene, step: int) -> None:
-    """The last step's word, too: the state after it does not exist for the auditor."""
+def test_a_divergence_replaced_by_a_finite_word(scene: Scene, step: int) -> None:
+    """Also in the last step; the auditor has no state after it."""
     played = caught(scene, diverging(step), Lies(words={(step, *BAD): 1}))
     check_conviction(played, "element", (Level.ELEMENT, step, *BAD, 0))
 
 
 @pytest.mark.parametrize("real,claimed", [(5, 7), (5, 6), (3, 4), (2, 8)])
-def test_a_divergence_that_is_claimed_too_late(scene: Scene, real: int, claimed: int) -> None:
-    """With the word shown and gone beyond, or computed away."""
+def test_a_divergence_claimed_too_late(scene: Scene, real: int, claimed: int) -> None:
+    """With the word shown in the trace, or replaced by a finite one."""
     shown = Lies(words={(claimed, *BAD): INFINITY}, stop=Stop(claimed, *BAD))
     play, _ = caught(scene, diverging(real), shown)
     assert (play.verdicts, convicted_at(play)[:3]) == (
@@ -86,7 +86,7 @@ def test_a_divergence_that_is_claimed_too_late(scene: Scene, real: int, claimed:
 
 
 @pytest.mark.parametrize("real,claimed", [(7, 5), (8, 1), (4, 3)])
-def test_a_divergence_that_is_claimed_too_early(scene: Scene, real: int, claimed: int) -> None:
+def test_a_divergence_claimed_too_early(scene: Scene, real: int, claimed: int) -> None:
     play, _ = caught(scene, diverging(real), Lies(words={(claimed, *BAD): INFINITY}))
     assert (play.verdicts, convicted_at(play)) == ([("Convicted", 0, "element")], (Level.ELEMENT, claimed, *BAD, 0))
 

@@ -19,8 +19,8 @@ def step_all(*players) -> None:
         player.step()
 
 
-def test_the_only_dispute_marks_nothing(scene: Scene) -> None:
-    """Its openings cost what they did before there was a queue; the second dispute marks what the first waits for."""
+def test_a_single_dispute_sets_no_mark(scene: Scene) -> None:
+    """Its openings cost no gas for the queue; the second dispute sets the mark of the first one's duty."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     while play.phase is Phase.CLAIMED and play.job.disputes < 2:
@@ -35,9 +35,9 @@ def test_the_only_dispute_marks_nothing(scene: Scene) -> None:
     assert play.phase is Phase.CONVICTED
 
 
-def test_an_idle_crowd_gives_a_cheat_no_time(scene: Scene) -> None:
-    """200 challengers that never move: the honest auditor's dispute has no grace at any of its duties. The same for
-    1,000: all of them wait for one root, and once that is open for nothing."""
+def test_an_idle_crowd_adds_no_time_for_a_cheat(scene: Scene) -> None:
+    """200 challengers that never move: the honest auditor's dispute has no grace at any of its duties. The same holds
+    for 1,000: all of them wait for one root, and after its opening for no duty."""
     play = scene.claimed(SETUP, LIE)
     crowd = [play.auditor(None, FalseAccuser, idle=True) for _ in range(200)]
     step_all(*crowd)
@@ -55,7 +55,7 @@ def test_an_idle_crowd_gives_a_cheat_no_time(scene: Scene) -> None:
 
 
 def crowded(scene: Scene, count: int, fee: int) -> Play:
-    """A wrong claim of `count` checkpoints; a crowd has named each of them but the honest auditor's."""
+    """A wrong claim of `count` checkpoints; a crowd has selected each of them except the honest auditor's."""
     setup = replace(SETUP, steps=2 * count, interval=2, depth=8, terms={"fee": fee, "challenge_window": 100_000})
     play = scene.claimed(setup, LIE)
     crowd = [play.auditor(None, Forcer, step=2 * c + 1) for c in range(count) if c != 2]
@@ -63,7 +63,7 @@ def crowded(scene: Scene, count: int, fee: int) -> Play:
     return play
 
 
-def test_an_active_crowd_pays_for_the_time_that_it_costs(scene: Scene) -> None:
+def test_an_active_crowd_pays_for_its_delay(scene: Scene) -> None:
     """With the fee that `vgame terms` proposes, B * D * slot / challengeWindow, a delay of t burns B * t /
     challengeWindow."""
     count, duties = 40, 12
@@ -91,8 +91,8 @@ def test_an_active_crowd_pays_for_the_time_that_it_costs(scene: Scene) -> None:
     "fraud", [word_lie(6, 1, 4), word_lie(6, SUM, 4, 1), state_lie(6, 2, 5)], ids=["element", "block", "tie"]
 )
 def test_a_place_is_decided_once(scene: Scene, fraud) -> None:
-    """Two auditors are wrong in the same way: one proof answers both, and the second dispute can be ended at once, for
-    the same cause."""
+    """Two auditors make the same mistake: one proof answers both, and the second dispute can be ended at once, with the
+    same cause."""
     play = scene.claimed(SETUP)
     wrong = [play.auditor(fraud[0], Mistaken) for _ in range(2)]
     for _ in range(100):
@@ -101,7 +101,7 @@ def test_a_place_is_decided_once(scene: Scene, fraud) -> None:
         call.send(play.trainer.game)
         if call.name in ("prove", "tie", "tieUnchanged"):
             break
-        assert play.job.queue <= 1  # both wait for the same thing
+        assert play.job.queue <= 1  # both wait for the same duty
     (first, cause) = play.verdicts[0][1:]
     assert play.client.turn(play.id, 1 - first)[0] is Turn.AUDITOR_EXPIRED and play.job.queue == 0
     stranger = scene.game()
@@ -120,8 +120,8 @@ def test_a_place_is_decided_once(scene: Scene, fraud) -> None:
 
 
 def test_a_mark_does_not_outlive_its_dispute(scene: Scene) -> None:
-    """Of two disputes one waits for a proof and is answered when it is the only one: the place counts again for those
-    who come later."""
+    """One of two disputes waits for a proof and is answered when it is the only one left: the place counts again for
+    later disputes."""
     play = scene.claimed(SETUP)
     wrong, idle = play.auditor(word_lie(6, 1, 4)[0], Mistaken), play.auditor(None, FalseAccuser, idle=True)
     step_all(wrong, idle)

@@ -33,13 +33,13 @@ UNREACHABLE = {
 DELIVERY = set(re.findall(r"^    error (\w+)\(", (ROOT / "contracts" / "IDelivery.sol").read_text(), re.MULTILINE))
 
 
-def test_every_error_of_delivery_is_met() -> None:
+def test_every_error_of_delivery_is_tested() -> None:
     tests = "".join((Path(__file__).parent / f"test_delivery{part}.py").read_text() for part in ("", "_money"))
     assert {name for name in DELIVERY if not re.search(rf'"(\w+\|)?{name}\b', tests)} == set()
 
 
 @pytest.mark.parametrize("names,case", CASES, ids=[case.__name__ for _, case in CASES])
-def test_an_illegal_call_meets_its_error(scene: Scene, names: frozenset[str], case: Prepare) -> None:
+def test_an_illegal_call_reverts_with_its_error(scene: Scene, names: frozenset[str], case: Prepare) -> None:
     met = set()
     for refusal in case(scene):
         with pytest.raises(ContractError) as caught:
@@ -61,7 +61,7 @@ def declared() -> set[str]:
     return found
 
 
-def test_every_error_is_met_or_cannot_be() -> None:
+def test_every_error_is_tested_or_cannot_occur() -> None:
     met = set().union(*(names for names, _ in CASES)) & declared()
     assert met | set(UNREACHABLE) | DELIVERY == declared()
     assert not met & set(UNREACHABLE)

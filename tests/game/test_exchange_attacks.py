@@ -40,7 +40,7 @@ def test_the_register_is_long_enough_and_both_sides_are_in_it() -> None:
 
 
 @pytest.mark.parametrize("name", [HONEST.name, *CHEATS])
-def test_it_ends_as_it_must(scene: Scene, tmp_path: Path, name: str) -> None:
+def test_each_attack_on_a_delivery_ends_as_registered(scene: Scene, tmp_path: Path, name: str) -> None:
     cheat = CHEATS.get(name, HONEST)
     x = exchange(scene, cheat, tmp_path)
     client, trainer = x.client.wallet.address, x.trainer.address
@@ -54,8 +54,8 @@ def test_it_ends_as_it_must(scene: Scene, tmp_path: Path, name: str) -> None:
     assert bool(x.refusals) == (bool(cheat.tries) and name != "declines")
 
 
-def test_a_register_that_could_fail(scene: Scene, tmp_path: Path) -> None:
-    """Its damaged twins: a leaf that is right is no cheat, a call that is legal is not refused."""
+def test_the_checks_of_the_register_can_fail(scene: Scene, tmp_path: Path) -> None:
+    """Damaged twins: a right leaf is no cheat, a legal call is not refused."""
     harmless = replace(CHEATS["one-wrong-leaf"], change=lambda *_: None)
     assert exchange(scene, harmless, tmp_path / "a").play() is Phase.FINAL
     legal = Cheat(
@@ -147,7 +147,7 @@ def test_a_role_killed_at_any_transaction_resumes(scene: Scene, tmp_path: Path, 
 
 
 def test_a_trainer_killed_while_sealing_seals_again_with_the_same_key(scene: Scene, tmp_path: Path) -> None:
-    """The key is on disk before it is used; a partly sealed state is no offer."""
+    """The key is on disk before its use; a partly sealed state is no offer."""
 
     def dies(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
         if piece.tensor == 2:

@@ -2,7 +2,7 @@
 
 A game's states form a graph: from each one every legal move of every player is tried on a branch of the chain (I1..I6
 are checked by the ghost after each), and states that were met before are not entered again. Silence is a move too: a
-side that need not be live may let its clock run out once nobody else has anything to do.
+side that need not be live may let its clock run out when all other players are idle.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Explorer:
         return True
 
     def silence(self, depth: int) -> None:
-        """Each clock that may run out does; with none open the claim is final."""
+        """Let each clock run out that may; without an open dispute the claim becomes final."""
         node, ghost = self.scene.chain.node, self.scene.ghost
         open_ = [n for n, d in enumerate(self.play.disputes()) if d.status is Status.OPEN]
         for number in open_:
@@ -194,8 +194,7 @@ def test_every_order_of_every_move_with_a_long_sum(scene: Scene, name: str, oper
 
 
 def test_an_explorer_that_could_fail(scene: Scene) -> None:
-    """Its damaged twin: a trainer that need not be live loses an honest claim in some order, and the explorer sees
-    it."""
+    """Damaged twin: a trainer that need not be live loses an honest claim in some order, and the explorer finds it."""
     play = scene.claimed(ONE)
     explorer = Explorer(scene, play, [play.auditor(None, Arbitrary)], trainer_is_live=False)
     with pytest.raises(AssertionError):

@@ -28,7 +28,7 @@ from vgame.system.progress import Reporter
 
 @pytest.fixture(autouse=True)
 def room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clocks are long enough for one dispute, and not for two at once."""
+    """The clocks suffice for one dispute, but not for two at once."""
     too_short = ["auditor_budget is 1500, 2400 is needed"]
     monkeypatch.setattr(staking, "auditor_shortcomings", lambda *g: too_short if g[-1] else [])
 
@@ -58,7 +58,7 @@ def fails_once(service: AuditorService, error: Exception) -> None:
     [lambda: RefusedError("the endpoint refused a request: 429"), lambda: ContractError("WrongPhase", ())],
     ids=["refused", "behind"],
 )
-def test_a_stake_that_failed_is_made_again(scene: Scene, error: Callable[[], Exception]) -> None:
+def test_a_failed_stake_is_repeated(scene: Scene, error: Callable[[], Exception]) -> None:
     play = scene.claimed(SETUP, LIE)
     service = watch(play, Limits(jobs=frozenset({play.id})))
     fails_once(service, error())
@@ -66,8 +66,8 @@ def test_a_stake_that_failed_is_made_again(scene: Scene, error: Callable[[], Exc
     assert staked(play, service) == 1
 
 
-def test_a_stake_that_was_lost_is_made_again(scene: Scene) -> None:
-    """The block that held it is replaced, and no node has it any more."""
+def test_a_lost_stake_is_repeated(scene: Scene) -> None:
+    """Its block is replaced, and no node has the transaction any more."""
     play = scene.claimed(SETUP, LIE)
     service = watch(play, Limits(jobs=frozenset({play.id})))
     point = scene.chain.node.snapshot()
@@ -79,8 +79,8 @@ def test_a_stake_that_was_lost_is_made_again(scene: Scene) -> None:
     assert staked(play, service) == 1
 
 
-def test_a_stake_that_came_too_late_does_not_count(scene: Scene) -> None:
-    """Its claim may stay open for ever: no account has to finalize it."""
+def test_a_late_stake_takes_no_room(scene: Scene) -> None:
+    """Its claim may stay open for ever: no account is obliged to finalize it."""
     decoy = scene.claimed(SETUP, LIE)
     service = watch(decoy, Limits(jobs=frozenset({decoy.id})))
     fails_once(service, RefusedError("500"))
@@ -98,7 +98,7 @@ def convicted(scene: Scene) -> Play:
     return play
 
 
-def test_claims_convicted_before_make_room(scene: Scene) -> None:
+def test_claims_that_were_convicted_take_no_room(scene: Scene) -> None:
     convicted(scene)
     scene.chain.advance(100_000)
     last = scene.claimed(SETUP, LIE)
@@ -108,7 +108,7 @@ def test_claims_convicted_before_make_room(scene: Scene) -> None:
 
 
 def test_one_altered_reply_is_not_remembered(scene: Scene) -> None:
-    """A dispute that another auditor lost by time is shown once as the own one, refuted by the contract."""
+    """A dispute that another auditor lost by time is shown once as the auditor's own, refuted by the contract."""
     play = scene.claimed(SETUP, LIE)
     other = play.auditor()
     other.step()
@@ -146,8 +146,8 @@ def test_an_auditor_does_not_end_before_it_has_read_the_list(scene: Scene, monke
     assert staked(false, service) == 1
 
 
-def test_an_auditor_does_not_end_while_a_list_is_not_shown(scene: Scene) -> None:
-    """The job that is named has ended; the client's other order was never seen."""
+def test_an_auditor_does_not_end_while_a_list_is_hidden(scene: Scene) -> None:
+    """The named job has ended; the client's other order was never shown."""
     done = convicted(scene)
     wallet = scene.wallet()
     false = scene.post(SETUP, wallet)
@@ -166,7 +166,7 @@ def test_an_auditor_does_not_end_while_a_list_is_not_shown(scene: Scene) -> None
 
 
 class Measured:
-    """A run that notes when it is rehearsed, and when its pace is asked for."""
+    """A run that records when it is rehearsed, and when its pace is read."""
 
     def __init__(self, computation: Any, play: Play) -> None:
         self.computation, self.play, self.disputes = computation, play, list[int]()

@@ -19,7 +19,7 @@ FEE = ETHER // 100
 
 
 class Piece(FalseAccuser):
-    """It enters a posted segment."""
+    """An accuser that challenges at a posted segment."""
 
     segment = 0
 
@@ -40,8 +40,8 @@ def diverged(scene: Scene, stop: int, interval: int = 3) -> Play:
 
 
 def test_a_crowd_below_the_place_of_a_conviction_pays_for_its_time(scene: Scene) -> None:
-    """It waits in the last segment; an accomplice at the root of the run is not answered, and that convicts above all
-    of them."""
+    """The crowd waits in the last segment; an accomplice at the root of the run gets no answer, and this convicts above
+    all of them."""
     play = diverged(scene, 5)
     assert play.job.diverged_at == 5 and play.job.checkpoints == 1
     crowd = [play.auditor(None, Piece, step_wanted=step) for step in (4, 4)]
@@ -129,7 +129,7 @@ def test_a_mover_to_the_last_of_three_checkpoints_pays(scene: Scene) -> None:
 
 
 class Waiting(Auditor):
-    """It waits at a node above an operator's record."""
+    """An accuser that waits at a node above an operator's record."""
 
     def move(self, view: ClaimView, number: int, d: Dispute) -> bool:
         return (d.level, d.height) != (Level.TRACE, 1) and super().move(view, number, d)
@@ -169,8 +169,8 @@ def test_a_dispute_beside_and_below_the_conviction_is_refunded_its_bond(scene: S
 
 
 def test_an_auditor_stakes_once_at_a_time(scene: Scene) -> None:
-    """Accomplices have the trainer post many wrong segments. Each stake beside the first would be lost to its own
-    clock, or pay a fee."""
+    """Accomplices make the trainer post many wrong segments. Each stake beside the first would lose by its own clock,
+    or pay a fee."""
     setup = replace(SETUP, terms={"fee": FEE})
     play = scene.claimed(setup, Lies(shown={(step, SUM, 4): 12345 for step in (2, 5, 8)}))
     crowd = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (2, 5, 8)]

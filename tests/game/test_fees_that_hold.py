@@ -27,13 +27,13 @@ MOST = 2**96 - 1
 
 
 def rich(play: Play, *players: Auditor) -> None:
-    """They can pay any fee."""
+    """Accounts that can pay any fee."""
     for player in players:
         play.scene.chain.node.set_balance(player.address, 2**100)
 
 
 @pytest.mark.parametrize("fee", [0, 1, 10 * ETHER, MOST])
-def test_a_fee_of_any_size_is_burnt_or_comes_back_to_the_wei(scene: Scene, fee: int) -> None:
+def test_a_fee_of_any_size_is_burnt_or_refunded_to_the_wei(scene: Scene, fee: int) -> None:
     """Also one above every bond: no account gains from it, and no sum overflows."""
     setup = replace(FREE, terms={"fee": fee})
     play = scene.claimed(setup, LIE)
@@ -53,7 +53,7 @@ def test_a_fee_of_any_size_is_burnt_or_comes_back_to_the_wei(scene: Scene, fee: 
 
 @pytest.mark.parametrize("fee", [1, MOST])
 def test_a_false_accuser_burns_the_fee(scene: Scene, fee: int) -> None:
-    """The trainer has no share in it, or it would accuse itself for the burnt half."""
+    """The trainer has no share in it; otherwise it would accuse itself to recover the burnt half."""
     setup = replace(FREE, terms={"fee": fee})
     play = scene.claimed(setup)
     accuser = play.auditor(LIE, Mistaken)
@@ -66,8 +66,8 @@ def test_a_false_accuser_burns_the_fee(scene: Scene, fee: int) -> None:
 
 
 def test_a_sybil_in_all_roles_loses_half_of_the_bond(scene: Scene) -> None:
-    """Client, trainer and guardian are one account, and so is who convicts it: a second dispute beside the conviction
-    gains nothing."""
+    """Client, trainer, guardian and convicting auditor are one account: a second dispute beside the conviction gains
+    nothing."""
     wallet = scene.wallet()
     setup = replace(FREE, terms={"fee": FEE, "guardian": wallet.address})
     spec, play = setup.spec, scene.post(setup, wallet)
@@ -118,8 +118,7 @@ def test_without_a_guardian_no_dispute_is_favoured(scene: Scene) -> None:
 
 
 def test_repeated_single_disputes_at_one_place_are_answered_each_time(scene: Scene) -> None:
-    """A place that was decided for the only dispute is not remembered: no mark of it is left, and the next one pays as
-    much."""
+    """A place decided for the only dispute is not stored: no mark of it is left, and the next dispute pays as much."""
     play = scene.claimed(SETUP)
     for number in range(3):
         wrong = play.auditor(word_lie(6, 1, 4)[0], Mistaken)
@@ -134,7 +133,7 @@ def test_repeated_single_disputes_at_one_place_are_answered_each_time(scene: Sce
 
 
 def test_an_early_opening_creates_no_duty(scene: Scene) -> None:
-    """The mark is not set where a thing was opened before, and not taken away twice where it is opened again."""
+    """The mark is not set for a node that was opened before, and not removed twice if it is opened again."""
     play = scene.claimed(SETUP)
     tree, stranger = play.trainer.run_tree(), scene.game()
     children = tree.descendants(tree.height, 0, reveal_depth(tree.height, SETUP.depth))
@@ -148,8 +147,8 @@ def test_an_early_opening_creates_no_duty(scene: Scene) -> None:
     assert (play.job.queue, play.dispute(2).others) == (0, 0)
 
 
-def test_disputes_that_share_a_place_and_then_part(scene: Scene) -> None:
-    """Together they are one duty, apart one each: nobody is granted a slot for a place that it shares."""
+def test_disputes_that_share_a_place_and_then_separate(scene: Scene) -> None:
+    """Together they are one duty, separated one each: no dispute has a slot for a place that it shares."""
     setup = Setup(FREE.program, steps=16, interval=4, depth=1, terms={"fee": FEE})
     play = scene.claimed(setup)
     crowd = [play.auditor(None, Forcer, step=step) for step in (1, 1, 5, 9, 13, 13)]

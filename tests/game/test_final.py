@@ -39,11 +39,11 @@ LIES: dict[str, Callable[[Job], Job]] = {
 
 
 class EndlessError(BaseException):
-    """It does not end."""
+    """The role does not end."""
 
 
 class Node:
-    """The finality of the chain's node. `behind`: blocks; `pruned`: no state but the newest; None: nothing."""
+    """The finality of the chain's node. `behind`: blocks; `pruned`: only the newest state; None: no finality."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self.behind: int | None = 0
@@ -73,7 +73,7 @@ def node(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 def to_the_end(play: Play, after: Callable[[int], None], looks: int = 300, trainer: Trainer | None = None) -> str:
-    """The trainer's process; `after` each of its looks. The name of the phase in which it ended, or of its error."""
+    """Run the trainer's process, with `after` called after each look. The name of its last phase, or of its error."""
     trainer = trainer or play.trainer
     computation: Any = SimpleNamespace(run_root=bytes(32), store=SimpleNamespace(folder=Path("run")))
     usual, count = trainer.look, [0]
@@ -96,7 +96,7 @@ def to_the_end(play: Play, after: Callable[[int], None], looks: int = 300, train
 
 
 def shown(trainer: Trainer, lie: Callable[[Job], Job]) -> Callable[[], None]:
-    """The endpoint alters the job in whatever way it is asked for it; undone by what this returns."""
+    """The endpoint alters the job in every query; the returned function undoes this."""
     game = trainer.game
     job, jobs = game.job, game.jobs
     game.job = lambda identity: lie(job(identity))
@@ -110,9 +110,7 @@ def shown(trainer: Trainer, lie: Callable[[Job], Job]) -> Callable[[], None]:
 
 @pytest.mark.parametrize("behind", [0, 2])
 @pytest.mark.parametrize("name", LIES)
-def test_an_end_that_is_shown_for_a_while_does_not_end_a_trainer(
-    scene: Scene, node: Node, name: str, behind: int
-) -> None:
+def test_a_temporarily_shown_end_does_not_end_a_trainer(scene: Scene, node: Node, name: str, behind: int) -> None:
     play, node.behind = scene.claimed(SETUP), behind
     if name == "an old state" and behind == 0:
         pytest.skip("a state that is final and not the newest is one of a chain's own")
@@ -132,10 +130,11 @@ def test_an_end_that_is_shown_for_a_while_does_not_end_a_trainer(
 
 @pytest.mark.parametrize("behind", [0, 8])
 @pytest.mark.parametrize("phase", [Phase.FINAL, Phase.UNDELIVERED, Phase.DECLINED, Phase.CONVICTED])
-def test_a_claim_past_its_window_is_not_over_for_one_altered_field(
+def test_one_altered_field_of_a_claim_past_its_window_does_not_end_a_trainer(
     scene: Scene, node: Node, phase: Phase, behind: int
 ) -> None:
-    """All times fit then: that it is shown in each look for long enough has to tell, whatever is called final."""
+    """All times are consistent then: only a phase shown in each look for long enough counts, whatever is declared
+    final."""
     play, node.behind = scene.claimed(SETUP), behind
     play.pass_window()
     undo = shown(play.trainer, lambda job: replace(job, phase=phase))
@@ -149,7 +148,7 @@ def test_a_claim_past_its_window_is_not_over_for_one_altered_field(
     assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
 
 
-def test_a_trainer_that_has_accepted_does_not_end_as_if_it_had_not(scene: Scene, node: Node) -> None:
+def test_a_hidden_acceptance_does_not_end_a_trainer(scene: Scene, node: Node) -> None:
     play, node.behind = scene.post(SETUP), 2
     play.trainer = play.new_trainer()
     play.trainer.accept()
@@ -166,8 +165,8 @@ def test_a_trainer_that_has_accepted_does_not_end_as_if_it_had_not(scene: Scene,
     assert to_the_end(play, after) == "FINAL"
 
 
-def test_a_late_end_on_a_node_without_finality_is_looked_at_for_long_enough(scene: Scene, node: Node) -> None:
-    """A reorganisation may undo it as long as after any other block."""
+def test_a_late_end_on_a_node_without_finality_is_observed_for_long_enough(scene: Scene, node: Node) -> None:
+    """A reorganisation may undo it for as long as any other block."""
     play, node.behind = scene.claimed(SETUP), None
     play.advance(SPEC.challenge_window + 2 * FINALITY)
     begun = scene.chain.now()
@@ -175,7 +174,7 @@ def test_a_late_end_on_a_node_without_finality_is_looked_at_for_long_enough(scen
     assert scene.chain.now() - begun >= FINALITY
 
 
-def test_a_conviction_in_the_second_of_its_claim_can_be(scene: Scene, node: Node) -> None:
+def test_a_conviction_in_the_second_of_its_claim_is_possible(scene: Scene, node: Node) -> None:
     play = scene.claimed(SETUP)
     convicted, at_once = replace(play.job, phase=Phase.CONVICTED, disputes=1), play.job.claimed_at
     verdict = Verdict(Level.RUN, 0, 0, 0, 0, 0, 0, "timeout", at_once, play.trainer.address)
@@ -186,7 +185,7 @@ def test_a_conviction_in_the_second_of_its_claim_can_be(scene: Scene, node: Node
 
 @pytest.mark.parametrize("behind", [2, 40])
 def test_a_trainer_stays_until_the_end_is_final(scene: Scene, node: Node, behind: int) -> None:
-    """A reorganisation may undo it: then it is finalized again."""
+    """A reorganisation may undo the end; then the claim is finalized again."""
     play, chain = scene.claimed(SETUP), scene.chain.node
     play.pass_window()
     point, replaced, node.behind = chain.snapshot(), [False], behind
@@ -205,7 +204,7 @@ def test_a_trainer_stays_until_the_end_is_final(scene: Scene, node: Node, behind
 
 
 @pytest.mark.parametrize("manner", ["no tag", "pruned"])
-def test_a_node_that_shows_no_final_state_is_believed_later(scene: Scene, node: Node, manner: str) -> None:
+def test_an_end_on_a_node_without_a_final_state_is_accepted_later(scene: Scene, node: Node, manner: str) -> None:
     play = scene.claimed(SETUP)
     play.pass_window()
     node.behind, node.pruned = (None, False) if manner == "no tag" else (1, True)
@@ -218,7 +217,7 @@ def test_a_node_that_shows_no_final_state_is_believed_later(scene: Scene, node: 
 def test_a_chain_of_a_development_node_is_final_at_once(
     scene: Scene, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its blocks come with transactions, so none would ever be final."""
+    """It makes blocks only for transactions, so none would ever become final."""
     assert {1337, 31337} < {*DEVELOPMENT}
     play, node.behind = scene.claimed(SETUP), 64
     play.pass_window()
@@ -230,7 +229,7 @@ def test_a_chain_of_a_development_node_is_final_at_once(
     assert to_the_end(play, lambda _: None) == "FINAL"
 
 
-def test_an_endpoint_away_at_the_query_for_finality_is_queried_again(scene: Scene, node: Node) -> None:
+def test_a_failed_query_for_finality_is_repeated(scene: Scene, node: Node) -> None:
     play, calls = scene.claimed(SETUP), [0]
     play.pass_window()
     chain = scene.chain
@@ -249,7 +248,7 @@ def test_an_endpoint_away_at_the_query_for_finality_is_queried_again(scene: Scen
 
 
 def test_the_acceptance_of_another_trainer_counts_when_it_is_final(scene: Scene, node: Node) -> None:
-    """On another branch the own one may come first, with its bond."""
+    """On another branch the own acceptance may come first, with its bond."""
     play, node.behind = scene.post(SETUP), 3
     play.trainer = play.new_trainer()
     for _ in range(4):
@@ -281,9 +280,7 @@ def test_a_delegate_ends_with_the_final_phase(scene: Scene, node: Node) -> None:
 
 @pytest.mark.parametrize("name", ["FINAL", "CONVICTED", "EXPIRED", "DECLINED"])
 @pytest.mark.parametrize("behind", [0, 2])
-def test_an_end_that_is_shown_for_a_while_does_not_end_an_auditor(
-    scene: Scene, node: Node, name: str, behind: int
-) -> None:
+def test_a_temporarily_shown_end_does_not_end_an_auditor(scene: Scene, node: Node, name: str, behind: int) -> None:
     play, node.behind = scene.claimed(SETUP, LIE), behind
     service = watch(play, Limits(jobs=frozenset({play.id})))
     service.round()
@@ -303,8 +300,8 @@ def test_an_end_that_is_shown_for_a_while_does_not_end_an_auditor(
     assert play.client.credits(service.game.wallet.address) == 0
 
 
-def test_a_state_that_cannot_be_is_no_final_one(scene: Scene, node: Node) -> None:
-    """Of a claim: one field altered, in whatever way that would end a role."""
+def test_an_impossible_state_is_not_final(scene: Scene, node: Node) -> None:
+    """A claim with one altered field, for every alteration that would end a role."""
     play = scene.claimed(SETUP)
     game = play.trainer.game
     assert final_jobs(game, [play.id])[0] == [play.job]
@@ -319,7 +316,7 @@ def test_a_state_that_cannot_be_is_no_final_one(scene: Scene, node: Node) -> Non
 
 
 @pytest.mark.parametrize("error", [RefusedError("400"), ChainError("no answer"), ValueError("nonsense")])
-def test_an_auditor_that_cannot_read_a_final_state_goes_on(scene: Scene, node: Node, error: Exception) -> None:
+def test_an_auditor_that_cannot_read_a_final_state_continues(scene: Scene, node: Node, error: Exception) -> None:
     play = scene.claimed(SETUP)
     service = watch(play, Limits(jobs=frozenset({play.id})))
     play.pass_window()

@@ -1,5 +1,5 @@
-"""An auditor that checks the trainer's published states with several workers, on the real contracts: it disputes where
-a segment differs, by its own nodes on the path and equality left of them, and the reward rule pays it."""
+"""An auditor that checks the trainer's published states with several workers, on the real contracts: it disputes a
+differing segment with its own nodes on the path and equal nodes left of it, and the reward rule pays it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def honest(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
 
 @pytest.fixture(scope="module")
 def cheat(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalRun:
-    """Wrong from step 7 on, which is in the interval of checkpoint 4."""
+    """A run that is wrong from step 7 on, in the interval of checkpoint 4."""
     return computed(folder, tmp_path_factory.mktemp("cheat"), Cheat("poisoned-sample", 7))
 
 
@@ -88,7 +88,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def clock(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step takes a second, and nothing else takes time."""
+    """A clock on which a step takes a second, and nothing else takes time."""
     monkeypatch.setattr(followed_run, "time", SimpleNamespace(monotonic=lambda: float(len(steps))))
 
 
@@ -115,13 +115,13 @@ def test_a_cheat_is_disputed_from_its_own_states_and_the_reward_paid(
     assert scene.play(auditor, trainer) is Phase.CONVICTED
     assert [name for name, _ in scene.causes] == ["Convicted"] and scene.causes[0][1] != "timeout"
     assert paid(scene) == [auditor.address]
-    assert max(steps) <= 8  # nothing right of the difference was ever executed
+    assert max(steps) <= 8  # no step right of the difference was executed
 
 
 def test_another_claim_is_compared_with_a_whole_run(
     system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig
 ) -> None:
-    """The part right of the difference is unknown, so it is no evidence about another claim."""
+    """The part right of the difference is unknown, so it proves nothing about another claim."""
     run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
     assert scene.play(watch(scene, run), scene.trainer(honest.history)) is Phase.FINAL and not scene.causes
     assert run._whole.run_root == honest.run_root
@@ -129,10 +129,11 @@ def test_another_claim_is_compared_with_a_whole_run(
     assert again.has_mismatch and again.store.roots == run.store.roots
 
 
-def test_a_claim_that_comes_between_two_questions_is_compared_first(
+def test_a_claim_that_appears_between_two_queries_is_compared_first(
     system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The chain shows none, then an honest one: it was disputed with a run that speaks about another claim."""
+    """The chain shows no claim, then an honest one. The auditor must not dispute it with a run computed for another
+    claim."""
     run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
     trainer, auditor = Trainer(scene.game(), scene.id, honest.history), watch(scene, run)
     trainer.accept()
@@ -153,7 +154,7 @@ def test_a_claim_that_comes_between_two_questions_is_compared_first(
 def test_a_dispute_does_not_wait_for_the_reserve_of_a_claim(
     system, bundle: Bundle, cheat: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Orders without a claim: nothing is computed for them while a dispute is open, and nothing more than once."""
+    """Orders without a claim: nothing is computed for them while a dispute is open, and nothing twice."""
     run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
     for _ in range(5):
         Scene(system, bundle)
@@ -169,11 +170,10 @@ def test_a_dispute_does_not_wait_for_the_reserve_of_a_claim(
     assert scene.play(auditor, trainer) is Phase.CONVICTED and not any(engaged)
 
 
-def test_a_whole_run_is_made_while_no_claim_is_there(
+def test_a_whole_run_is_computed_before_there_is_a_claim(
     system, bundle: Bundle, cheat: LocalRun, honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trainer publishes one wrong run and claims another: what is computed only then may be too late for the
-    window."""
+    """A trainer publishes one wrong run and claims another: a run computed only then may be too late for the window."""
     run, scene = follow(seat, cheat.store.folder), Scene(system, bundle)
     auditor = watch(scene, run)
     while auditor.step():
@@ -183,7 +183,7 @@ def test_a_whole_run_is_made_while_no_claim_is_there(
     assert scene.play(auditor, scene.trainer(honest.history)) is Phase.FINAL
 
 
-def test_an_honest_run_is_taken_over(honest: LocalRun, seat: AgentConfig, steps: list[int]) -> None:
+def test_an_honest_run_is_adopted(honest: LocalRun, seat: AgentConfig, steps: list[int]) -> None:
     run = follow(seat, honest.store.folder)
     assert not run.has_mismatch and run.run_root == honest.run_root and steps == list(range(1, 13))
     assert run.store.losses().tobytes() == honest.store.losses().tobytes()
@@ -199,7 +199,7 @@ def test_unpublished_states_are_computed(honest: LocalRun, seat: AgentConfig, tm
     assert run.run_root == honest.run_root and steps == list(range(1, 13))  # none twice
 
 
-def test_a_run_without_its_states_is_not_executed_again_at_every_look(
+def test_a_run_without_its_states_is_executed_once_not_at_every_look(
     honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(followed_run, "VISIT", 0.0)
@@ -208,10 +208,10 @@ def test_a_run_without_its_states_is_not_executed_again_at_every_look(
     assert follow(seat, copy).run_root == honest.run_root and steps == list(range(1, 13))
 
 
-def test_a_first_interval_that_compiles_is_no_pace(
+def test_a_first_interval_with_compilation_is_not_used_as_the_pace(
     honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be the only own one: looks had as much time as if each interval took so long."""
+    """It may be the only own interval: each look would have time as if every interval took so long."""
     run, real = FollowedRun(replace(seat, published=(str(honest.store.folder),)), "cpu", REPORTER), followed_run.train
     monkeypatch.setattr(followed_run, "train", lambda *given, **how: time.sleep(0.5) or real(*given, **how))
     run._compute(run)
@@ -219,10 +219,10 @@ def test_a_first_interval_that_compiles_is_no_pace(
 
 
 @pytest.mark.usefixtures("clock")
-def test_after_a_look_that_gave_nothing_as_much_is_computed(
+def test_after_a_failed_look_as_much_is_computed_before_the_next(
     folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last state but one is bad: all before it was executed for nothing, at every look (42 steps)."""
+    """The last state but one is bad: otherwise every look would execute all steps before it in vain (42 steps)."""
     for pause in ("VISIT", "AWAY"):
         monkeypatch.setattr(followed_run, pause, 0.0)
     published = computed(folder, tmp_path / "trainer").store.folder
@@ -231,20 +231,21 @@ def test_after_a_look_that_gave_nothing_as_much_is_computed(
     assert follow(seat, published).run_root == honest.run_root and len(steps) == 10 + 12
 
 
-def test_nothing_is_taken_over_unexecuted(cheat: LocalRun, honest: LocalRun, seat: AgentConfig, tmp_path: Path) -> None:
-    """The newest state is another one, which workers say before they execute anything: wrong roots were taken over with
-    it."""
+def test_roots_are_adopted_only_after_execution(
+    cheat: LocalRun, honest: LocalRun, seat: AgentConfig, tmp_path: Path
+) -> None:
+    """The newest state is wrong, and workers report it before they execute anything: its roots must not be adopted."""
     copy = Path(shutil.copytree(cheat.store.folder, tmp_path / "copy"))
     damage("states/0000000012.safetensors")(copy)
     assert follow(seat, copy, workers=2).store.roots[:4] == honest.store.roots[:4]
 
 
 @pytest.mark.usefixtures("clock")
-def test_roots_are_taken_over_with_a_state_to_go_on_from(
+def test_roots_are_adopted_only_up_to_a_state_to_continue_from(
     folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loss near the end is wrong, and only the last state is there: who took over what lies before it would execute
-    it all again, and take the time for what an interval needs."""
+    """A loss near the end is wrong, and only the last state is published: an auditor that adopted the roots before it
+    would execute all steps again, and take that time for the pace of an interval."""
     monkeypatch.setattr(followed_run, "VISIT", 0.0)
     published = computed(folder, tmp_path / "trainer", keep=6).store.folder
     damage("losses.bin", 40)(published)
@@ -275,7 +276,7 @@ def test_a_look_ends_in_time(
 
 
 def test_fewer_roots_than_the_own_run_has(honest: LocalRun, cheat: LocalRun, seat: AgentConfig, tmp_path: Path) -> None:
-    """One of them is wrong, or they become fewer: the auditor ended, and ended again at each start."""
+    """One of the published roots is wrong, or their number shrinks: the auditor must not end."""
     copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
     publish(copy, honest.store.roots[:3])
     run = FollowedRun(replace(seat, published=(str(copy),)), "cpu", REPORTER)
@@ -293,7 +294,8 @@ def test_fewer_roots_than_the_own_run_has(honest: LocalRun, cheat: LocalRun, sea
 def test_a_found_fault_stays_despite_later_publications(
     honest: LocalRun, cheat: LocalRun, seat: AgentConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dispute may be open about it, and the auditor begin again: a longer run is the same one, any other is not."""
+    """A dispute about it may be open, and the auditor may restart: a longer run counts as the same one, any other does
+    not."""
     copy = Path(shutil.copytree(cheat.store.folder, tmp_path / "copy"))
     publish(copy, cheat.store.roots[:5])
     run = follow(seat, copy)
@@ -307,13 +309,14 @@ def test_a_found_fault_stays_despite_later_publications(
     assert run.theirs == list(cheat.store.roots) and run.history_of(claim) is run.history
     assert run.history_of(SimpleNamespace(diverged_at=0, run_root=cheat.run_root)) is run.history
     assert run.history_of(SimpleNamespace(diverged_at=7, run_root=run_tree(cheat.store.roots[:3], 3).root)) is None
-    assert not run._whole.store.roots  # a claim of somebody else has nothing copied at once, while a clock may run
+    assert not run._whole.store.roots  # for another account's claim nothing is copied at once, while a clock may run
 
 
-def test_no_state_between_two_others_is_missing(
+def test_states_missing_between_two_others_are_computed(
     honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int]
 ) -> None:
-    """A trainer shows where portions begin and end: who takes over what lies between executes it while a clock runs."""
+    """A trainer publishes only some states: an auditor that adopted the roots between them would execute these steps
+    while a clock runs."""
     copy = Path(shutil.copytree(honest.store.folder, tmp_path / "copy"))
     for step in (4, 6, 8, 10):
         (copy / f"states/{step:010d}.safetensors").unlink()
@@ -325,14 +328,14 @@ def test_no_state_between_two_others_is_missing(
 def test_the_own_order_is_read_and_not_the_published_one(
     folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int]
 ) -> None:
-    """Its tensors could have any size, and files that become shorter while they are read."""
+    """Its tensors could have any size, and its files could shrink while they are read."""
     published = computed(folder, tmp_path / "trainer").store.folder
     shutil.rmtree(published / "job")
     steps.clear()
     assert follow(seat, published, workers=2).run_root == honest.run_root and not steps
 
 
-def test_an_unexpected_error_ends_no_auditor(
+def test_an_unexpected_error_does_not_end_an_auditor(
     honest: LocalRun, seat: AgentConfig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(followed_run, "audit_parts", lambda *_: [].pop())
@@ -368,7 +371,9 @@ def test_the_run_of_another_job(
     assert follow(seat, foreign.store.folder).run_root == honest.run_root
 
 
-def test_a_log_is_followed_another_way(seat: AgentConfig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_states_of_a_run_with_a_log_are_refused(
+    seat: AgentConfig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         followed_run.LocalRun, "__init__", lambda self, *given: setattr(self, "bundle", SimpleNamespace(mode="logged"))
     )

@@ -1,8 +1,5 @@
-"""Every place where a claim can be false, and every place where an accusation can be: the right side wins, at that very
-place.
-
-One table of lies for both: claimed by the trainer they convict it, believed by an auditor they get it dismissed.
-"""
+"""Every place at which a claim or an accusation can be false: the right side wins, at that very place. One table of
+lies for both: a lie claimed by the trainer convicts it, a lie in an auditor's run gets it dismissed."""
 
 from __future__ import annotations
 
@@ -38,20 +35,20 @@ def test_a_wrong_word_convicts_by_arithmetic(scene: Scene, case: Case) -> None:
 
 @pytest.mark.parametrize("case", STATES, ids=name)
 def test_a_state_against_its_own_trace_convicts_by_opening(scene: Scene, case: Case) -> None:
-    """I9: shown by any account, the trace does not end in the state."""
+    """I9: any account can prove that the trace does not end in the state."""
     check_conviction(caught(scene, SETUP, case[0]), "opening", case[1])
 
 
 @pytest.mark.parametrize("tensor", [0, 2, SUM, 4])
-def test_a_wrong_state_between_checkpoints_is_seen_once_it_is_posted(scene: Scene, tensor: int) -> None:
-    """These tensors are computed anew in each step, so nothing of the lie is left at the next checkpoint."""
+def test_a_wrong_state_between_checkpoints_is_found_once_it_is_posted(scene: Scene, tensor: int) -> None:
+    """These tensors are computed anew in each step, so no trace of the lie is left at the next checkpoint."""
     lies, place = state_lie(5, tensor, 0)
     check_conviction(forced(scene, SETUP, lies, 5), "opening", place, Level.SEGMENT)
 
 
 @pytest.mark.parametrize("step", [1, 5, 8])
 @pytest.mark.parametrize("operator", range(5))
-def test_a_wrong_word_that_only_the_trace_shows(scene: Scene, step: int, operator: int) -> None:
+def test_a_wrong_word_in_the_trace_only(scene: Scene, step: int, operator: int) -> None:
     element = WIDE.operators[operator].elements - 1
     lies = Lies(shown={(step, operator, element): wrong_word(step, operator, element)}, block=1)
     played = forced(scene, SETUP, lies, step)
@@ -133,7 +130,7 @@ NULL_PROGRESS = {
 
 @pytest.mark.parametrize("move", NULL_PROGRESS)
 def test_silence_does_not_help(scene: Scene, move: str) -> None:
-    """Before its last opening it loses by the clock, after it by arithmetic."""
+    """Before its last opening the trainer loses by the clock, after it by arithmetic."""
     lies, _ = state_lie(6, SUM, 4) if move == "tie" else word_lie(6, SUM, 4)
     play = scene.claimed(SETUP, lies, Bluffer, silent={move})
     auditor = play.auditor()
@@ -155,7 +152,7 @@ def test_a_mistaken_word_is_dismissed_by_arithmetic(scene: Scene, case: Case) ->
 
 @pytest.mark.parametrize("case", STATES, ids=name)
 def test_a_mistaken_state_is_dismissed(scene: Scene, case: Case) -> None:
-    """By the trace leaf that becomes the tensor, or by the state before, where the program leaves it alone."""
+    """By the trace leaf that becomes the tensor, or by the state before if the program leaves it unchanged."""
     play = scene.claimed(SETUP)
     play.run_to_end(play.trainer, play.auditor(case[0], Mistaken))
     check_dismissal(play, "opening")
@@ -174,7 +171,7 @@ def test_the_initial_state_cannot_be_contested(scene: Scene) -> None:
 
 @pytest.mark.parametrize("step", range(1, 9))
 def test_accusers_without_a_reason_lose(scene: Scene, step: int) -> None:
-    """A1, A2: any path; the trainer gains from each."""
+    """A1, A2: on any path; the trainer gains from each accuser."""
     play = scene.claimed(SETUP)
     play.run_to_end(play.trainer, play.auditor(None, FalseAccuser, step_wanted=step))
     assert play.phase is Phase.FINAL and play.dispute().status is Status.DISMISSED
@@ -198,7 +195,7 @@ def test_an_honest_auditor_does_not_dispute_an_honest_claim(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize(("lies", "right"), [(word_lie(6, SUM, 4, 1)[0], False), (None, True)])
-def test_a_verdict_by_blocks_names_no_bits(scene: Scene, lies: Lies | None, right: bool) -> None:
+def test_a_verdict_by_blocks_contains_no_bits(scene: Scene, lies: Lies | None, right: bool) -> None:
     """The contract has computed one partial sum, not the word."""
     play = scene.claimed(SETUP, lies)
     auditor = play.auditor(None if lies else word_lie(6, SUM, 4, 1)[0], Auditor if lies else Mistaken)

@@ -20,13 +20,13 @@ from vgame.chain.records import Phase
 
 @pytest.fixture(autouse=True)
 def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are long enough."""
+    """All clocks are long enough."""
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
 
 
 @pytest.fixture
 def rewind(scene: Scene) -> Any:
-    """To a block before, without the ghost, which saw what came after it."""
+    """Back to an earlier block, without the ghost, which has seen the later ones."""
     node = scene.chain.node
     scene.ghost = None
     node.methods["eth_sendTransaction"] = node.send = type(node).send.__get__(node)
@@ -46,7 +46,7 @@ def rounds(service: AuditorService, count: int = 4) -> None:
         service.round()
 
 
-def test_right_claims_hold_no_place(scene: Scene) -> None:
+def test_right_claims_take_no_place(scene: Scene) -> None:
     first = [scene.claimed(SETUP) for _ in range(3)]
     false = scene.claimed(SETUP, LIE)
     service = watch(false, Limits(hunt=2))
@@ -54,8 +54,8 @@ def test_right_claims_hold_no_place(scene: Scene) -> None:
     assert staked(false, service) == 1 and not any(staked(play, service) for play in first)
 
 
-def test_disputes_that_are_played_hold_no_place(scene: Scene) -> None:
-    """A cheat's first claims do not hide its next one; what the clocks and the money allow is asked before each."""
+def test_open_disputes_take_no_place(scene: Scene) -> None:
+    """A cheat's first claims do not hide its next one; clocks and money are checked before each stake."""
     plays = [scene.claimed(SETUP, LIE) for _ in range(5)]
     service = watch(plays[0], Limits(hunt=2))
     rounds(service, 6)
@@ -79,7 +79,7 @@ def test_the_claim_whose_time_ends_first_is_compared_first(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("how", ["convicted", "over", "final"])
-def test_claims_that_are_over_hold_no_place(scene: Scene, how: str) -> None:
+def test_finished_claims_take_no_place(scene: Scene, how: str) -> None:
     old = [scene.claimed(SETUP, LIE if how == "convicted" else None) for _ in range(3)]
     if how == "convicted":
         for play in old:
@@ -95,8 +95,8 @@ def test_claims_that_are_over_hold_no_place(scene: Scene, how: str) -> None:
     assert staked(false, service) == 1
 
 
-def test_an_auditor_that_is_started_again_hunts(scene: Scene) -> None:
-    """It takes back what it is owed first."""
+def test_a_restarted_auditor_hunts(scene: Scene) -> None:
+    """It withdraws its credits first."""
     plays = [scene.claimed(SETUP, LIE) for _ in range(3)]
     service = watch(plays[0], Limits(hunt=2))
     for _ in range(200):
@@ -116,7 +116,7 @@ def test_an_auditor_that_is_started_again_hunts(scene: Scene) -> None:
 
 
 def test_a_crowd_of_right_claims_is_compared_without_long_pauses(scene: Scene) -> None:
-    """Their time ends before that of the false one."""
+    """Their windows end before that of the false one."""
     for _ in range(9):
         scene.claimed(SETUP)
     false = scene.claimed(SETUP, LIE)
@@ -131,8 +131,8 @@ def test_a_crowd_of_right_claims_is_compared_without_long_pauses(scene: Scene) -
         del service.game.chain.pause
 
 
-def test_claims_that_cannot_be_compared_leave_their_places(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """Their logs are not there, say; this is reported once."""
+def test_claims_that_cannot_be_compared_give_up_their_places(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+    """For example, their logs are missing; this is reported once."""
     foreign = [scene.claimed(SETUP) for _ in range(3)]
     false = scene.claimed(SETUP, LIE)
     service = watch(false, Limits(hunt=2))
@@ -145,7 +145,7 @@ def test_claims_that_cannot_be_compared_leave_their_places(scene: Scene, capsys:
 
 
 class Clock:
-    """Seconds of the process, as far as a test lets them pass."""
+    """The process's clock; a test lets its seconds pass."""
 
     now = 1000.0
 
@@ -193,7 +193,7 @@ def test_claims_that_wait_for_the_own_run_delay_none_that_can_be_compared(scene:
     assert staked(false, service) == 1
 
 
-def test_pages_that_are_not_read_are_read_without_long_pauses(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_pages_are_read_without_long_pauses(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vgame.agents.named_jobs, "PAGE", 2)
     plays = [scene.claimed(replace(SETUP, terms={"challenge_window": 5000 + i})) for i in range(6)]
     service, pauses = watch(plays[0], Limits(hunt=2)), []
@@ -204,7 +204,7 @@ def test_pages_that_are_not_read_are_read_without_long_pauses(scene: Scene, monk
     assert pauses == [0.0, 0.0, 15.0, 15.0]
 
 
-def test_claims_of_a_branch_that_is_gone_hold_no_place(scene: Scene, rewind: Any) -> None:
+def test_claims_of_a_replaced_branch_take_no_place(scene: Scene, rewind: Any) -> None:
     account = scene.game()
     point = scene.chain.node.snapshot()
     ghosts = [scene.claimed(SETUP, LIE) for _ in range(3)]
@@ -218,7 +218,7 @@ def test_claims_of_a_branch_that_is_gone_hold_no_place(scene: Scene, rewind: Any
 
 
 @pytest.mark.parametrize("last", ["the same", "another"])
-def test_a_claim_that_is_replaced_in_the_middle_is_read(scene: Scene, rewind: Any, last: str) -> None:
+def test_a_claim_replaced_in_the_middle_of_the_list_is_read(scene: Scene, rewind: Any, last: str) -> None:
     right, other, false = (scene.post(SETUP) for _ in range(3))
     for play, lie in ((right, None), (other, None), (false, LIE)):
         play.trainer = play.new_trainer(lie)
@@ -234,7 +234,7 @@ def test_a_claim_that_is_replaced_in_the_middle_is_read(scene: Scene, rewind: An
     assert staked(false, service) == 1
 
 
-def test_a_claim_that_was_undone_and_comes_as_another_is_compared_again(scene: Scene, rewind: Any) -> None:
+def test_a_claim_that_was_undone_and_made_differently_is_compared_again(scene: Scene, rewind: Any) -> None:
     """Right on one branch, false on the other."""
     play = scene.post(SETUP)
     play.trainer = play.new_trainer()
@@ -252,8 +252,8 @@ def test_a_claim_that_was_undone_and_comes_as_another_is_compared_again(scene: S
 @pytest.mark.parametrize("change", [
     {"phase": Phase.FINAL}, {"phase": Phase.CONVICTED}, {"phase": Phase.NONE}, {"since": 1}, {"run_root": None},
 ])  # fmt: skip
-def test_a_claim_that_is_shown_as_another_for_a_while_is_hunted(scene: Scene, change: dict[str, Any]) -> None:
-    """From the first look on, or from a later one: nothing is left out for good."""
+def test_a_claim_that_is_temporarily_shown_as_another_is_hunted(scene: Scene, change: dict[str, Any]) -> None:
+    """From the first look on, or from a later one: no claim is left out for good."""
     play = scene.claimed(SETUP, LIE)
     right = scene.claimed(SETUP).job.run_root
     service = watch(play, Limits())
@@ -268,10 +268,10 @@ def test_a_claim_that_is_shown_as_another_for_a_while_is_hunted(scene: Scene, ch
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("more", [0, 2])
-def test_an_order_of_the_client_that_was_hidden_is_played(
+def test_a_hidden_order_of_the_client_is_played(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, place: int, more: int
 ) -> None:
-    """In its place stood an order that hashes to its name and does not exist."""
+    """In its place the endpoint showed an order that hashes to its identity but does not exist."""
     monkeypatch.setattr(List, "TAIL", 3 if more == 0 else 2)
     monkeypatch.setattr(List, "AGAIN", 300.0 if more == 0 else 0.0)
     wallet = scene.wallet()
@@ -294,7 +294,7 @@ def test_an_order_of_the_client_that_was_hidden_is_played(
     assert staked(hidden, service) == 1 and fake not in service.auditors
 
 
-def test_once_waits_for_pages_that_are_not_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_auditor_with_once_ends_only_after_all_pages_are_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vgame.agents.named_jobs.PAGE", 2)
     first: Play = scene.claimed(SETUP)
     first.pass_window()

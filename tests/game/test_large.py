@@ -1,8 +1,9 @@
 """A dispute over 2^20 steps, 2^12 operators and 2^25 elements: its moves and gas. The trees are never built, only the
 nodes along the path.
 
-The program negates a state tensor of zeros 4,094 times, so every honest root is known. The trainer has one other word
-in one operator's output, and all that follows has it too. The contracts are the real ones, on the embedded chain.
+The program negates a state tensor of zeros 4,094 times, so every honest root is known. The trainer has one wrong word
+in one operator's output, and it propagates to all later operators. The contracts are the real ones, on the embedded
+chain.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ZERO, MINUS = bytes(4), (1 << 31).to_bytes(4, "little")
 
 @dataclass(frozen=True)
 class Sparse:
-    """A tree over `count` leaves that are equal in long runs: leaf(i) says which, `breaks` where they change."""
+    """A tree over `count` leaves that are equal in long runs: leaf(i) is leaf i, `breaks` are the places of changes."""
 
     kind: Kind
     count: int

@@ -43,15 +43,18 @@ LISTED = {
         "bounded by the budgets",
         "test_clocks_shared.test_a_dispute_ends_within_its_two_budgets_and_its_graces",
     ),
-    "answers all paths but one": ("convicted by timeout", "test_listed.test_a_cheat_that_answers_everybody_else"),
-    "two claims, twin jobs": ("refused; apart", "test_listed.test_there_is_one_claim_and_one_job_of_a_name"),
+    "answers all paths but one": ("convicted by timeout", "test_listed.test_a_cheat_that_answers_all_other_disputes"),
+    "two claims, twin jobs": (
+        "refused; apart",
+        "test_listed.test_there_is_one_claim_for_a_job_and_one_job_of_an_identity",
+    ),
     "tree not padded": ("convicted by opening", "test_trees.test_padding_of_a_state"),
     "NaN, infinity": ("convicted by opening", "test_divergence.test_a_hidden_divergence"),
     "witness for another operator or step": ("refused", "refused_moves.prove"),
     "withdraws in mid-dispute": ("nothing to withdraw", "test_listed.test_no_bond_can_be_withdrawn_in_a_dispute"),
     "payee that reverts, burns gas, re-enters": (
         "only its own money is stuck",
-        "test_listed_calls.test_a_payee_hurts_only_itself",
+        "test_listed_calls.test_a_payee_that_misbehaves_harms_only_itself",
     ),
     "finalises early or in the block of a challenge": (
         "refused",
@@ -72,14 +75,14 @@ LISTED = {
     ),
     "a path that was already proven": (
         "dismissed again, bond lost again",
-        "test_listed.test_a_path_that_was_already_proven",
+        "test_listed.test_an_accuser_on_an_already_proven_path_pays_its_bond",
     ),
     "gas-starved proof": ("reverts, decides nothing", "test_listed.test_too_little_gas_decides_nothing"),
     "own auditor stalls on the path of the fraud": (
         "convicted all the same",
-        "test_listed.test_an_own_auditor_on_the_path",
+        "test_listed.test_the_trainers_own_auditor_on_the_path",
     ),
-    "own auditor loses on purpose": ("protects nothing", "test_listed.test_an_own_auditor_that_loses_on_purpose"),
+    "own auditor loses on purpose": ("protects nothing", "test_listed.test_the_trainers_own_auditor_loses_on_purpose"),
     "self-slash round trip": (
         "costs half a bond and the reward",
         "test_listed.test_slashing_oneself_costs_half_the_bond",
@@ -94,25 +97,28 @@ LISTED = {
         "the clock decides, in any order",
         "test_clocks.test_a_late_opening_does_not_save_the_trainer",
     ),
-    "reorganisation": ("moves fail harmlessly, agents go on", "test_listed.test_a_reorganisation"),
+    "reorganisation": (
+        "moves fail harmlessly, agents go on",
+        "test_listed.test_moves_undone_by_a_reorganisation_are_made_again_and_stale_ones_fail",
+    ),
     "proof and timeout both sent": (
         "the first decides, the second is refused",
         "test_listed_calls.test_a_proof_and_a_timeout",
     ),
     "time jumps, ten budgets": (
         "everything can be ended",
-        "test_clocks.test_after_ten_budgets_everything_can_still_be_ended",
+        "test_clocks.test_after_ten_budgets_disputes_and_job_can_still_be_ended",
     ),
     "one tree's node as another's": (
         "not a node of that tree",
-        "test_listed_calls.test_a_node_of_one_tree_is_none_of_another",
+        "test_listed_calls.test_a_node_of_one_tree_is_not_accepted_in_another",
     ),
-    "re-entrancy from a payout": ("paid once", "test_listed_calls.test_a_payee_hurts_only_itself"),
+    "re-entrancy from a payout": ("paid once", "test_listed_calls.test_a_payee_that_misbehaves_harms_only_itself"),
     "settle twice, by a stranger, after the end": (
         "refused; same money",
-        "test_listed_calls.test_after_the_end_nothing_moves",
+        "test_listed_calls.test_after_the_end_no_call_changes_the_job",
     ),
-    "forced ether": ("belongs to nobody, disturbs nothing", "test_listed_calls.test_forced_ether_disturbs_nothing"),
+    "forced ether": ("belongs to nobody, disturbs nothing", "test_listed_calls.test_forced_ether_has_no_effect"),
     "unknown calls, plain ether": ("refused", "test_listed_calls.test_the_contract_takes_no_plain_ether"),
     "restart, lost store": ("goes on, or abstains", "test_restart.test_killed_before_every_move"),
 }
@@ -137,7 +143,7 @@ def test_each_decision_of_the_protocol_has_its_test() -> None:
 
 
 def test_the_trace_of_another_step(scene: Scene) -> None:
-    """It can post the trace of step 5 for step 6, and show its words: the contract computes others."""
+    """A trainer can post the trace of step 5 for step 6 and open its words: the contract computes others."""
     play = scene.claimed(SETUP, LIE, Bluffer)
     machine = play.trainer.machine
     trace, words = machine.trace, machine.words
@@ -148,7 +154,7 @@ def test_the_trace_of_another_step(scene: Scene) -> None:
     assert play.verdicts == [("Convicted", 0, "element")]
 
 
-def test_a_cheat_that_answers_everybody_else(scene: Scene) -> None:
+def test_a_cheat_that_answers_all_other_disputes(scene: Scene) -> None:
     """T10, T11: sybils on all other paths are answered, the honest dispute is not: its clock runs out, whatever the
     others do."""
     play = scene.claimed(SETUP, LIE)
@@ -164,8 +170,8 @@ def test_a_cheat_that_answers_everybody_else(scene: Scene) -> None:
     assert play.paid(auditor) == SPEC.stake + prize(SPEC, "timeout")
 
 
-def test_there_is_one_claim_and_one_job_of_a_name(scene: Scene) -> None:
-    """T12: no second claim; the job's name binds the order, the client, the nonce, the contract and the chain."""
+def test_there_is_one_claim_for_a_job_and_one_job_of_an_identity(scene: Scene) -> None:
+    """T12: no second claim; the job's identity binds the order, the client, the nonce, the contract and the chain."""
     play = scene.claimed(SETUP)
     other = play.new_trainer(LIE)
     last = (other.run_tree().root, other.machine.checkpoints[-1], other.run_tree().path(0, 2))
@@ -203,7 +209,7 @@ def test_no_bond_can_be_withdrawn_in_a_dispute(scene: Scene) -> None:
 
 
 def test_damaged_children_are_no_answer(scene: Scene) -> None:
-    """T19: they hash to another node, which nobody contests; the dispute still waits."""
+    """T19: they hash to another node, which no dispute contests; the dispute still waits."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     reveal = play.run_until("reveal", auditor, play.trainer)
@@ -219,7 +225,7 @@ def test_damaged_children_are_no_answer(scene: Scene) -> None:
 
 
 def test_extra_calldata_changes_nothing(scene: Scene) -> None:
-    """S13: bytes behind the arguments are not looked at; missing ones revert."""
+    """S13: bytes behind the arguments are ignored; missing ones revert."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     select = play.run_until("select", auditor, play.trainer)
@@ -236,7 +242,7 @@ def test_extra_calldata_changes_nothing(scene: Scene) -> None:
 # ---- auditors ----
 
 
-def test_a_path_that_was_already_proven(scene: Scene) -> None:
+def test_an_accuser_on_an_already_proven_path_pays_its_bond(scene: Scene) -> None:
     """A10: everything is open, so it costs the trainer one more proof and the accuser one more bond."""
     play = scene.claimed(SETUP)
     for number in range(3):
@@ -273,9 +279,9 @@ def test_too_little_gas_decides_nothing(scene: Scene) -> None:
 # ---- collusion ----
 
 
-def test_an_own_auditor_on_the_path(scene: Scene) -> None:
-    """C1: the trainer's own auditor came first, sits at the fraud and stalls: the honest one neither waits for it nor
-    shares."""
+def test_the_trainers_own_auditor_on_the_path(scene: Scene) -> None:
+    """C1: the trainer's own auditor came first, waits at the fraud and stalls: the honest one neither waits for it nor
+    shares with it."""
     play = scene.claimed(SETUP, LIE)
     own, honest = play.auditor(), play.auditor()
     play.run_until("selectElement", own, play.trainer)
@@ -286,9 +292,8 @@ def test_an_own_auditor_on_the_path(scene: Scene) -> None:
     assert play.client.burnt() >= SPEC.trainer_bond - SPEC.trainer_bond // 2
 
 
-def test_an_own_auditor_that_loses_on_purpose(scene: Scene) -> None:
-    """C2: a dismissed dispute says nothing about the claim; the same element is decided again for whoever else names
-    it."""
+def test_the_trainers_own_auditor_loses_on_purpose(scene: Scene) -> None:
+    """C2: a dismissed dispute proves nothing about the claim; the same element is decided again in another dispute."""
     play = scene.claimed(SETUP, LIE)
     own = play.auditor()
     play.run_until("selectElement", own, play.trainer)
@@ -302,7 +307,7 @@ def test_an_own_auditor_that_loses_on_purpose(scene: Scene) -> None:
 
 
 def test_slashing_oneself_costs_half_the_bond(scene: Scene) -> None:
-    """C3: trainer and auditor are one: what comes back is less by the burnt half."""
+    """C3: trainer and auditor are one account: it gets back its bond less the burnt half."""
     play = scene.claimed(SETUP, LIE)
     own = play.auditor()
     play.run_to_end(play.trainer, own)
@@ -330,7 +335,7 @@ def test_a_copied_challenge_has_no_share(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3, 5])
-def test_a_reorganisation(scene: Scene, lost: int) -> None:
+def test_moves_undone_by_a_reorganisation_are_made_again_and_stale_ones_fail(scene: Scene, lost: int) -> None:
     """F3, O4: the last blocks are gone; agents that follow the chain make their moves again, stale moves fail
     harmlessly."""
     play = scene.claimed(SETUP, LIE)

@@ -22,7 +22,7 @@ from vgame.errors import ContractError, VgameError
 
 @pytest.mark.parametrize("first", ["prove", "timeout"])
 def test_a_proof_and_a_timeout(scene: Scene, first: str) -> None:
-    """F7: both convict here; the second one finds the job decided."""
+    """F7: both would convict; the second call finds the job decided."""
     play = scene.claimed(SETUP, LIE, Bluffer, silent={"prove"})
     auditor = play.auditor()
     prove = play.run_until("prove", auditor, play.trainer)
@@ -39,7 +39,7 @@ def test_a_proof_and_a_timeout(scene: Scene, first: str) -> None:
 # ---- encoding ----
 
 
-def test_a_node_of_one_tree_is_none_of_another(scene: Scene) -> None:
+def test_a_node_of_one_tree_is_not_accepted_in_another(scene: Scene) -> None:
     """M1, M4: the kind is in every hash; a reveal under another kind or height opens nothing that is contested."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
@@ -59,7 +59,7 @@ def test_a_node_of_one_tree_is_none_of_another(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("mode", PAYEE_MODES)
-def test_a_payee_hurts_only_itself(scene: Scene, mode: str) -> None:
+def test_a_payee_that_misbehaves_harms_only_itself(scene: Scene, mode: str) -> None:
     """T17, A12, S1: a contract as the auditor that wins: the verdict, the refunds and the reward do not depend on
     it."""
     play = scene.claimed(SETUP, LIE)
@@ -80,7 +80,7 @@ def test_a_payee_hurts_only_itself(scene: Scene, mode: str) -> None:
         with pytest.raises(ContractError, match="PaymentRefused"):
             payee.send("withdraw", payee.wallet.address)
         assert payee.credits(payee.wallet.address) == owed
-        safe = scene.wallet().address  # who cannot be paid names somebody who can
+        safe = scene.wallet().address  # an account that cannot be paid names another recipient
         before = scene.chain.balance(safe)
         payee.send("withdraw", safe)
         assert (payee.credits(payee.wallet.address), scene.chain.balance(safe)) == (0, before + owed)
@@ -89,7 +89,7 @@ def test_a_payee_hurts_only_itself(scene: Scene, mode: str) -> None:
     assert client.credits(client.wallet.address) == 0
 
 
-def test_forced_ether_disturbs_nothing(scene: Scene) -> None:
+def test_forced_ether_has_no_effect(scene: Scene) -> None:
     """S4: by a contract that ends with the game as its heir."""
     play = scene.claimed(SETUP, LIE)
     before = scene.chain.balance(scene.address)
@@ -120,9 +120,9 @@ ENDS: dict[str, tuple[Lies | None, Callable[..., Player]]] = {"final": (None, Mi
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_after_the_end_nothing_moves(scene: Scene, end: str) -> None:
-    """S2, S3, S8, S9: every call of the game's life again, by both sides and by a stranger: refused, or without effect
-    on the job."""
+def test_after_the_end_no_call_changes_the_job(scene: Scene, end: str) -> None:
+    """S2, S3, S8, S9: every call of the game again, by both sides and by another account: refused, or without effect on
+    the job."""
     lies, cls = ENDS[end]
     play = scene.claimed(SETUP, lies)
     auditor = play.auditor(None if end == "convicted" else LIE, cls)

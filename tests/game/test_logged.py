@@ -1,4 +1,4 @@
-"""Jobs in mode `logged` before the real contracts: honest trainers on devices that err differently, and tampered logs
+"""Jobs in mode `logged` on the real contracts: honest trainers on devices with different errors, and tampered logs
 (T23)."""
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_a_run_that_diverges_is_paid_as_agreed(system, bundle: Bundle, tmp_path:
 
 
 def test_a_challenge_of_a_piece_names_its_log(system, bundle: Bundle, tmp_path: Path) -> None:
-    """Where elements are decided with a log, a piece is contested beside the very log that was read."""
+    """If elements are decided with a log, a piece is contested together with the log that was read."""
     run = diverging(bundle, tmp_path, 2)
     mine, _ = audit_run(run.store.bundle, run.store.folder, tmp_path / "auditor")
     scene = Scene(system, run.store.bundle)
@@ -154,7 +154,7 @@ def test_a_challenge_of_a_piece_names_its_log(system, bundle: Bundle, tmp_path: 
 
 
 class Overflowing(Tampering):
-    """It lets one element be infinite."""
+    """A trainer that makes one element infinite."""
 
     def _steer(self, *_) -> None:
         self.steered = torch.tensor([7]), torch.tensor([torch.inf])
@@ -162,14 +162,14 @@ class Overflowing(Tampering):
 
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_divergence_that_was_steered_convicts(system, bundle: Bundle, tmp_path: Path, step: int) -> None:
-    """It claims a word that is not finite where the arithmetic, with any entry, gives a finite one."""
+    """The claimed word is not finite, but the arithmetic gives a finite one for any entry."""
     operator = operator_called(bundle, "hidden")
     run = train_run(
         bundle, tmp_path / "trainer", lambda k: k.strike(step, operator, lambda *_: [7], False), Overflowing
     )
     mine, log = audit_run(bundle, tmp_path / "trainer", tmp_path / "auditor")
     scene = Scene(system, bundle)
-    trainer = scene.trainer(run, Convinced, silent=frozenset({"prove"}))
+    trainer = scene.trainer(run, Persistent, silent=frozenset({"prove"}))
     assert scene.view.job(scene.id).diverged_at == step
     assert log.log_mismatch(scene.view.job(scene.id).run_root, log.partial_root) == ""
     assert scene.play(trainer, Auditor(scene.game(), scene.id, mine)) is Phase.CONVICTED
@@ -179,14 +179,14 @@ def test_a_divergence_that_was_steered_convicts(system, bundle: Bundle, tmp_path
 @pytest.mark.parametrize("long", [False, True], ids=["short sum", "long sum"])
 @pytest.mark.parametrize("logged", [True, False], ids=["flipped direction", "no entry"])
 def test_a_steered_value_convicts(system, bundle: Bundle, tmp_path: Path, logged: bool, long: bool) -> None:
-    """T23: far from a midpoint the log's word does not count, and a value that was steered without an entry has none to
-    excuse it."""
+    """T23: far from a midpoint the log's entry does not count, and a value steered without an entry has none in its
+    favour."""
     operator = operator_called(bundle, "conv" if long else "hidden", long)
     steered = list(range(40)) if long else [7, 70]
     run = train_run(bundle, tmp_path / "trainer", lambda k: k.strike(2, operator, lambda *_: steered, logged))
     mine, log = audit_run(bundle, tmp_path / "trainer", tmp_path / "auditor")
     scene = Scene(system, bundle)
-    trainer = scene.trainer(Forging(run.store, run.stepper, run.store), Convinced, silent=frozenset({"prove"}))
+    trainer = scene.trainer(Forging(run.store, run.stepper, run.store), Persistent, silent=frozenset({"prove"}))
     assert log.log_mismatch(scene.view.job(scene.id).run_root, None) == ""
     auditor = Auditor(scene.game(), scene.id, mine)
     assert not auditor.agrees()
@@ -199,7 +199,7 @@ def test_a_steered_value_convicts(system, bundle: Bundle, tmp_path: Path, logged
 
 
 class Forging(LoggedHistory):
-    """The history of a cheat: it makes partial sums add up to what it claims."""
+    """The history of a cheat: its partial sums add up to its claimed word."""
 
     def partials(self, step: int, operator: int, element: int) -> list[bytes]:
         claimed = int.from_bytes(self.words(step, operator)[4 * element : 4 * element + 4], "little")
@@ -209,8 +209,8 @@ class Forging(LoggedHistory):
         return [m.encode() for m in sums]
 
 
-class Convinced(CheatingTrainer):
-    """It stands by its claim as long as the contract lets it."""
+class Persistent(CheatingTrainer):
+    """A cheat that continues as long as the contract permits."""
 
     def step(self) -> bool:
         try:
@@ -239,9 +239,8 @@ def test_a_log_that_was_not_committed_is_refused(bundle: Bundle, tmp_path: Path)
     assert run.logs == PublishedLog(tmp_path / "trainer", tmp_path / "fifth", bundle).log_roots
 
 
-def test_an_auditor_that_starts_again_has_its_copy_of_the_log(bundle: Bundle, tmp_path: Path) -> None:
-    """In a dispute, when the trainer has taken its log away or put another one there; a copy that is damaged is made
-    again."""
+def test_a_restarted_auditor_has_its_copy_of_the_log(bundle: Bundle, tmp_path: Path) -> None:
+    """During a dispute, after the trainer removed or replaced its log; a damaged copy is made again."""
     run = train_run(bundle, tmp_path / "trainer")
     PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
     kept = shutil.move(tmp_path / "trainer", tmp_path / "away")
@@ -257,7 +256,7 @@ def test_an_auditor_that_starts_again_has_its_copy_of_the_log(bundle: Bundle, tm
 
 
 def test_a_copy_that_the_own_disk_does_not_take(bundle: Bundle, tmp_path: Path) -> None:
-    """The trainer's log is there: it is not called missing."""
+    """The trainer's log exists: it is not reported as missing."""
     train_run(bundle, tmp_path / "trainer")
     (tmp_path / "file").touch()
     (tmp_path / "own" / "logs.bin").mkdir(parents=True)
@@ -267,7 +266,7 @@ def test_a_copy_that_the_own_disk_does_not_take(bundle: Bundle, tmp_path: Path) 
 
 
 def test_a_log_that_grows_while_it_is_copied(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is copied is bounded, and nothing of it stays."""
+    """The copy is bounded, and no part of it stays."""
     train_run(bundle, tmp_path / "trainer")
     path, most, keep, copied = tmp_path / "trainer" / "rounding.vglog", most_of_log(bundle), PublishedLog._keep, []
 
@@ -293,7 +292,7 @@ def test_the_copy_of_a_sparse_log_is_sparse(bundle: Bundle, tmp_path: Path) -> N
     assert copy.st_size == most_of_log(bundle) > 2**21 > 512 * copy.st_blocks
 
 
-def test_nothing_is_left_of_a_copy_that_the_disk_does_not_take(bundle: Bundle, tmp_path: Path) -> None:
+def test_a_copy_that_does_not_fit_on_the_disk_leaves_no_part(bundle: Bundle, tmp_path: Path) -> None:
     train_run(bundle, tmp_path / "trainer")
     copy = tmp_path / "own" / "rounding.vglog"
     copy.parent.mkdir()
@@ -318,10 +317,10 @@ def test_logs_of_two_trainers_in_one_store(bundle: Bundle, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", ["a step is missing", "other entries", "an early end"])
-def test_a_log_that_is_not_the_committed_one_is_waited_for(
+def test_an_auditor_waits_for_the_committed_log(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    """An rsync under way, or a trainer that would like to end its auditor: all roots are there."""
+    """An rsync in progress, or a trainer that tries to end its auditor: all roots are published."""
     honest = train_run(bundle, tmp_path / "trainer")
     operator = operator_called(bundle, "hidden")
     published = shutil.copytree(tmp_path / "trainer", tmp_path / "published")
@@ -345,14 +344,14 @@ def test_a_log_that_is_not_the_committed_one_is_waited_for(
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_a_log_that_ends_too_soon_is_not_followed(bundle: Bundle, tmp_path: Path, steps: int) -> None:
+def test_a_log_that_ends_too_early_is_not_followed(bundle: Bundle, tmp_path: Path, steps: int) -> None:
     """A run by half a log would differ from an honest claim: its auditor would lose its bond."""
     train_run(bundle, tmp_path / "trainer").store.log.keep(steps)
     with pytest.raises(Abstain, match=f"ends after step {steps}: the entries of step {steps + 1} are missing"):
         audit_run(bundle, tmp_path / "trainer", tmp_path / "auditor")
 
 
-def test_a_log_without_its_last_root_is_foreign(bundle: Bundle, tmp_path: Path) -> None:
+def test_a_log_without_its_last_root_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     """The root of the interval in which a run stopped is missing."""
     run = train_run(bundle, tmp_path / "trainer")
     run.store.divergence = Divergence(3, 0, 0)

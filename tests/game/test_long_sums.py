@@ -34,7 +34,7 @@ def run_of(bundle: Bundle, folder: Path) -> History:
 def test_many_partial_sums_cost_as_much_as_terms_states(
     system: tuple[RevmChain, str], tmp_path: Path, mode: str
 ) -> None:
-    """No less than the bound says by more than a fifth; the accuser loses."""
+    """At least four fifths of the bound; the accuser loses."""
     job = read_job_file(ROOT / "vgame/tasks/digits.toml")
     log = LogTerms(thresholds="proven") if mode == "logged" else None
     changed = {"args": job.args | {"batch": 1024}, "steps": 1, "interval": 1, "mode": mode, "log": log}

@@ -24,7 +24,7 @@ def sent_by(scene: Scene, player: Player) -> int:
 
 
 def openings(play: Play) -> Counter[tuple[object, ...]]:
-    """What was opened, by content or position, and how often."""
+    """The opened nodes, by content or position, with their counts."""
     found = []
     for name, a in play.events(*OPENINGS):
         if name == "PartialsPosted":
@@ -114,7 +114,7 @@ def test_a_trainer_with_one_worker_keeps_all_its_clocks(scene: Scene, count: int
             deep = d.level is not Level.RUN or d.height == 0
             if deep:
                 duties[number] += 1
-                # its own work; the rest of the slot goes to what others send meanwhile
+                # its own work; the rest of the slot is for transactions of others
                 play.advance(slot - 2 * count - 2)
             play.trainer.answer(play.job, number, d)
             longest = max(longest, len(waiting))
@@ -151,7 +151,7 @@ def test_several_frauds_and_all_kinds_of_auditors_at_once(scene: Scene) -> None:
     empty(scene, play.trainer, *crowd, _client(play))
 
 
-def test_jobs_side_by_side_do_not_touch_each_other(scene: Scene) -> None:
+def test_jobs_on_one_contract_do_not_affect_each_other(scene: Scene) -> None:
     """I13, C6: the same data in three jobs of one contract: an honest claim, a cheat's, one that nobody challenges."""
     plays = [scene.claimed(SETUP), scene.claimed(SETUP, LIE), scene.claimed(SETUP)]
     auditors = [plays[0].auditor(LIE, Mistaken), plays[1].auditor(), plays[2].auditor()]
@@ -171,8 +171,8 @@ def test_jobs_side_by_side_do_not_touch_each_other(scene: Scene) -> None:
 
 @pytest.mark.parametrize("step,entry", [(2, Level.RUN), (4, Level.SEGMENT)])
 def test_a_tree_that_ends_before_the_conviction(scene: Scene, step: int, entry: Level) -> None:
-    """A divergence is decided behind the last checkpoint and the last state: who contested one of these has its bond
-    back."""
+    """A divergence is decided behind the last checkpoint and the last state: a dispute about one of these is refunded
+    its bond."""
     play = scene.claimed(SETUP, Lies(words={(5, 1, 130): INFINITY}))
     mistaken, honest = play.auditor(word_lie(step, 1, 3)[0], Mistaken), play.auditor()
     due(mistaken).send(mistaken.game)
@@ -183,7 +183,7 @@ def test_a_tree_that_ends_before_the_conviction(scene: Scene, step: int, entry: 
     assert play.paid(honest) == SETUP.spec.auditor_bond + prize(SETUP.spec, "element")
 
 
-def test_openings_of_one_job_are_none_of_another(scene: Scene) -> None:
+def test_openings_of_one_job_do_not_count_in_another(scene: Scene) -> None:
     """I13: keys hold the job."""
     first, second = scene.claimed(SETUP), scene.claimed(SETUP)
     tree = first.trainer.run_tree()

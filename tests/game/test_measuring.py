@@ -24,7 +24,7 @@ from vgame.system.progress import Reporter
 
 
 def looks(play: Play, service: AuditorService, count: int) -> None:
-    """Rounds, a quarter of a minute apart."""
+    """Rounds at intervals of a quarter of a minute."""
     for _ in range(count):
         rounds(service, 1)
         play.advance(15)
@@ -50,10 +50,10 @@ def restarted(play: Play, tmp_path: Path, pace: bool, measured: list[int], named
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["hunted", "named"])
-def test_a_restart_measures_only_when_it_has_seen_its_disputes(
+def test_a_restarted_auditor_measures_only_after_it_has_seen_its_disputes(
     scene: Scene, room_for_one: None, tmp_path: Path, named: bool
 ) -> None:
-    """A failed reply, or a list that is not read so far, does not show that no clock runs."""
+    """A failed reply, or a list that is not yet read, does not prove that no clock runs."""
     again = restarted(play := scene.claimed(SETUP, LIE), tmp_path, False, measured := list[int](), named)
     play.trainer.step()
     game = again.game
@@ -69,10 +69,10 @@ def test_a_restart_measures_only_when_it_has_seen_its_disputes(
     assert play.dispute().position != before and not measured
 
 
-def test_a_moment_without_disputes_measures_nothing(
+def test_disputes_that_are_hidden_for_a_moment_allow_no_measurement(
     scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
 ) -> None:
-    """A process begins, and for a moment its endpoint shows the job as it was before the claim."""
+    """A process starts, and for a moment its endpoint shows the job before the claim."""
     again = restarted(play := scene.claimed(SETUP, LIE), tmp_path, False, measured := list[int]())
     show_no_claim(again, play)
     rounds(again, 1)
@@ -85,10 +85,10 @@ def test_a_moment_without_disputes_measures_nothing(
     assert measured == [1]
 
 
-def test_a_restart_beside_a_node_that_stands_still_measures_nothing(
+def test_a_restarted_auditor_behind_a_stopped_node_does_not_measure(
     scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path
 ) -> None:
-    """One of two balanced nodes stopped before the stake. The pace is known from the process before."""
+    """One of two balanced nodes stopped before the stake. The pace is known from the previous process."""
     again = restarted(play := scene.claimed(SETUP, LIE), tmp_path, True, measured := list[int]())
     show_no_claim(again, play)
     looks(play, again, 4)

@@ -39,7 +39,7 @@ SPEC = DELIVERY.spec
 
 
 class StoppedError(BaseException):
-    """Enough was tried."""
+    """The number of tries is reached."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def real() -> Iterator[Scene]:
 
 
 def computation(play: Play, refuses: bool) -> Any:
-    """A run that refuses the terms, or not; what goes wrong is tried three times."""
+    """A run that refuses the terms, or not; failures are retried three times."""
     reporter, tries = Reporter(), [3]
 
     def refuse_bad_terms(_: int) -> None:
@@ -94,7 +94,9 @@ def test_no_bond_on_terms_that_are_refused(scene: Scene, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("field", ["blockNumber", "status", "transactionHash"])
-def test_a_receipt_without_a_field_ends_no_trainer(real: Scene, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+def test_a_receipt_without_a_field_does_not_end_a_trainer(
+    real: Scene, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
     play, game, provider = real.post(SETUP), real.game(), real.chain.web3.provider
     usual, left = provider.make_request, [1]
 
@@ -116,7 +118,7 @@ def test_a_receipt_without_a_field_ends_no_trainer(real: Scene, monkeypatch: pyt
 
 
 def altered(service: AuditorService, change: Callable[[Job], Job]) -> Callable[[], None]:
-    """The endpoint alters every job; calling what is returned ends that."""
+    """The endpoint alters every job; the returned function undoes this."""
     game, jobs = service.game, service.game.jobs
     game.jobs = lambda ids: [change(job) for job in jobs(ids)]
 
@@ -127,7 +129,7 @@ def altered(service: AuditorService, change: Callable[[Job], Job]) -> Callable[[
 
 
 @pytest.mark.parametrize("change", [{"phase": Phase.FINAL}, {"disputes": 0, "open": 0}], ids=["phase", "disputes"])
-def test_a_dispute_that_is_not_shown_for_a_moment_makes_no_room(
+def test_a_dispute_hidden_for_a_moment_makes_no_room(
     scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     plays = [scene.claimed(SETUP, LIE)]
@@ -149,7 +151,7 @@ def test_a_dispute_that_is_not_shown_for_a_moment_makes_no_room(
     assert [staked(play, service) for play in plays] == [1, 0]
 
 
-def test_a_low_fee_of_a_moment_is_no_reason_to_stake(
+def test_a_momentarily_low_fee_is_no_reason_to_stake(
     scene: Scene, elsewhere: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staking, "auditor_shortcomings", lambda *_: [])
@@ -171,7 +173,7 @@ def snapshot(sides: Sides) -> Snapshot:
 
 
 @pytest.mark.parametrize("ahead", [True, False], ids=["in a moment", "to the end"])
-def test_a_delivery_is_declined_when_the_window_ends_and_not_before(
+def test_a_delivery_is_declined_at_the_end_of_the_window_not_before(
     scene: Scene, elsewhere: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
 ) -> None:
     """A header that is ahead of its time for a moment shows the end of the window."""
@@ -220,7 +222,7 @@ def wrong(piece: Any, true: np.ndarray, cipher: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("where", ["__enter__", "write"])
-def test_a_full_disk_keeps_no_complaint(
+def test_a_full_disk_prevents_no_complaint(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     sides = Sides(scene, tmp_path)
@@ -270,8 +272,8 @@ def test_a_full_disk_in_the_confirm_window_is_declined(
     assert sides.play.phase is Phase.DECLINED
 
 
-def test_an_invented_answer_takes_the_place_of_nothing_that_is_here(scene: Scene, tmp_path: Path) -> None:
-    """All is fetched and verified; after a restart nothing is served any more."""
+def test_a_fabricated_answer_replaces_no_received_data(scene: Scene, tmp_path: Path) -> None:
+    """All data are fetched and verified; after a restart the server is unreachable."""
     sides = Sides(scene, tmp_path)
     sides.claim()
     assert sides.receive() is None
@@ -292,10 +294,10 @@ def test_an_invented_answer_takes_the_place_of_nothing_that_is_here(scene: Scene
 
 
 @pytest.mark.parametrize("lie", ["confirmed_at", "until"])
-def test_the_key_goes_out_for_no_moments_word_of_the_client(
+def test_a_momentarily_shown_confirmation_does_not_reveal_the_key(
     scene: Scene, elsewhere: None, tmp_path: Path, lie: str
 ) -> None:
-    """The call carries it, so its estimate would give it away."""
+    """The call contains the key, so even an estimate would reveal it."""
     sides = Sides(scene, tmp_path)
     sides.claim()
     usual, calls = sides.game.exchange, list[str]()

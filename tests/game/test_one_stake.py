@@ -34,27 +34,27 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Scene]:
-    """A node with real numbers of transactions."""
+    """A node with real nonces."""
     with embedded_chain() as chain:
         yield deployed(chain)
 
 
 @pytest.fixture
 def slow_finality(real: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of its chain is final OLD seconds later."""
+    """A block of the chain is final OLD seconds later."""
     monkeypatch.setattr(real.chain, "final_time", lambda most=OLD: real.chain.now() - most)
     monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=real.chain.now))
     monkeypatch.setattr(real.chain, "is_development", False)
 
 
 def looked(service: AuditorService) -> None:
-    """A round that stakes nothing yet: what it has seen has to be shown for a moment."""
+    """A round without a stake: the endpoint has to show the state for some time first."""
     rounds(service)
     service.game.chain.advance(int(MOMENT) + 1)
 
 
 def shown_as(service: AuditorService, **changes: Any) -> Callable[[], None]:
-    """The endpoint shows every dispute with changed fields, and none as open; calling what is returned ends that."""
+    """The endpoint shows every dispute with changed fields, and none as open; the returned function undoes this."""
     game, jobs, usual = service.game, service.game.jobs, service.game.disputes
     game.jobs = lambda ids: [replace(job, open=0) for job in jobs(ids)]
     game.disputes = lambda *args: [
@@ -71,9 +71,7 @@ def shown_as(service: AuditorService, **changes: Any) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("status", [Status.LAPSED, Status.DISMISSED, Status.WON, Status.VOID, Status.NONE])
-def test_an_open_dispute_that_is_shown_as_ended_is_no_reason_to_stake(
-    scene: Scene, tmp_path: Path, status: Status
-) -> None:
+def test_an_open_dispute_shown_as_ended_is_no_reason_to_stake(scene: Scene, tmp_path: Path, status: Status) -> None:
     play = scene.claimed(SETUP, LIE)
     service = begun(play, tmp_path)
     rounds(service)
@@ -103,7 +101,7 @@ def test_a_dispute_lost_by_time_is_the_last_one(
 
 
 def hidden_and_denied(service: AuditorService, play: Play) -> Callable[[], None]:
-    """The endpoint shows no dispute, and says that every transaction failed; calling what is returned ends that."""
+    """The endpoint hides every dispute, and shows every transaction as failed; the returned function undoes this."""
     game, chain, receipt = service.game, service.game.chain, service.game.chain.receipt
     before = replace(play.job, disputes=0, open=0)
     game.job, game.jobs = (lambda job: before), (lambda jobs: [before for _ in jobs])
@@ -115,10 +113,8 @@ def hidden_and_denied(service: AuditorService, play: Play) -> Callable[[], None]
     return end
 
 
-def test_a_receipt_that_is_altered_for_a_moment_is_no_reason_to_stake(
-    real: Scene, slow_finality: None, tmp_path: Path
-) -> None:
-    """Once, and again when what was shown then would be final."""
+def test_a_momentarily_altered_receipt_is_no_reason_to_stake(real: Scene, slow_finality: None, tmp_path: Path) -> None:
+    """Once, and again after the time in which the shown state would be final."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, real.wallet())
     looked(service)
@@ -135,10 +131,10 @@ def test_a_receipt_that_is_altered_for_a_moment_is_no_reason_to_stake(
 # ---- reorganisations ----
 
 
-def test_a_stake_that_reverted_is_sent_again_when_that_is_final(
+def test_a_reverted_stake_is_sent_again_once_the_revert_is_final(
     real: Scene, slow_finality: None, tmp_path: Path
 ) -> None:
-    """Until then another branch may have it without an error."""
+    """Until then it may succeed on another branch."""
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     service, usual = begun(play, tmp_path, wallet), wallet.send
     looked(service)
@@ -193,18 +189,18 @@ def lost_while_sending(service: AuditorService, lost: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_numbers_that_a_reorganisation_freed_are_filled(real: Scene, tmp_path: Path, lost: int) -> None:
+def test_nonces_freed_by_a_reorganisation_are_filled(real: Scene, tmp_path: Path, lost: int) -> None:
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, real.wallet())
     lost_while_sending(service, lost)
     rounds(service, count=lost + 3)
     assert staked(play, service) == 1
     count = real.chain.web3.eth.get_transaction_count(service.game.wallet.address)
-    assert count == lost + 1  # one transaction that does nothing for each, and the stake
+    assert count == lost + 1  # one empty transaction for each, and the stake
 
 
 def test_the_stake_never_fills_its_own_gap(real: Scene, tmp_path: Path) -> None:
-    """A node may hold it, and include it as soon as its number is reached."""
+    """A node may hold the first stake, and include it as soon as its nonce is reached."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, real.wallet())
     raw: list[bytes] = []
@@ -220,10 +216,10 @@ def test_the_stake_never_fills_its_own_gap(real: Scene, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lie", [9, 100])
-def test_a_count_of_a_moment_is_no_number_for_a_stake(
+def test_a_momentarily_high_count_is_not_used_as_the_nonce_of_a_stake(
     real: Scene, slow_finality: None, tmp_path: Path, lie: int
 ) -> None:
-    """The stake would wait for a number that is never reached. The moment comes twice."""
+    """The stake would wait for a nonce that is never reached. The high count is shown twice."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, wallet := real.wallet())
     eth = service.game.chain.web3.eth
@@ -240,10 +236,10 @@ def test_a_count_of_a_moment_is_no_number_for_a_stake(
 
 
 @pytest.mark.parametrize("low", [1, 2, 3])
-def test_a_count_that_is_too_low_for_a_moment_is_no_number_for_a_stake(
+def test_a_momentarily_low_count_is_not_used_as_the_nonce_of_a_stake(
     real: Scene, slow_finality: None, tmp_path: Path, low: int
 ) -> None:
-    """As of a node that lags by some transactions of the account: it has spent that number."""
+    """A node lags by some transactions of the account: that nonce is already used."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, wallet := real.wallet())
     for _ in range(3):
@@ -260,10 +256,10 @@ def test_a_count_that_is_too_low_for_a_moment_is_no_number_for_a_stake(
     assert staked(play, service) == 1
 
 
-def test_a_moment_in_which_all_is_final_gives_no_second_stake(
+def test_false_finality_of_a_moment_causes_no_second_stake(
     real: Scene, slow_finality: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The own dispute is hidden, its receipt denied, and the newest block called final."""
+    """The own dispute is hidden, its receipt denied, and the newest block declared final."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, real.wallet())
     looked(service)
@@ -275,8 +271,8 @@ def test_a_moment_in_which_all_is_final_gives_no_second_stake(
     assert staked(play, service) == 1
 
 
-def test_a_count_that_no_reorganisation_explains_is_not_filled(real: Scene, tmp_path: Path) -> None:
-    """An endpoint that counts too many for some rounds cannot have the account spend its money on nothing."""
+def test_a_high_count_without_a_reorganisation_is_not_filled(real: Scene, tmp_path: Path) -> None:
+    """An endpoint with too high a count for some rounds cannot make the account spend money on empty transactions."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, wallet := real.wallet())
     eth = service.game.chain.web3.eth
@@ -289,7 +285,7 @@ def test_a_count_that_no_reorganisation_explains_is_not_filled(real: Scene, tmp_
 
 
 def test_another_stake_fills_the_gap(real: Scene, tmp_path: Path) -> None:
-    """Of a twin order's claim: it needs no transaction that does nothing."""
+    """The stake on a twin order's claim fills it, without an empty transaction."""
     plays = [real.claimed(SETUP, LIE) for _ in range(2)]
     service = begun(plays[0], tmp_path, real.wallet())
     lost_while_sending(service, 1)

@@ -76,13 +76,13 @@ def test_the_table_shows_how_a_dispute_ended(scene: Scene, capsys: pytest.Captur
     [("localhost:8545", "localhost:8545"), ("ws://localhost:8545", "ws://localhost:8545"),
      ("http://localhost:port", "the endpoint"), ("nonsense", "the endpoint")],
 )  # fmt: skip
-def test_a_url_of_no_node_is_refused(url: str, shown: str) -> None:
+def test_a_url_that_is_not_a_nodes_is_refused(url: str, shown: str) -> None:
     with pytest.raises(ChainError, match=f"^{shown} is no URL of a node"):
         Chain(url)
 
 
 def test_a_client_gets_its_money_back(scene: Scene) -> None:
-    """Nobody claims: the reward and half of the trainer's bond. The trainer is gone: its claim is finalized."""
+    """Without a claim: the reward and half of the trainer's bond. If the trainer is gone: its claim is finalized."""
     play = scene.post(SETUP)
     with pytest.raises(ChainError, match="is created and cannot be ended yet"):
         close_job(play.client, play.id)
@@ -101,7 +101,7 @@ def test_a_client_gets_its_money_back(scene: Scene) -> None:
 
 @pytest.mark.parametrize(("moves", "phase"), [(1, Phase.CONVICTED), (2, Phase.FINAL)])
 def test_abandoned_disputes_are_ended(scene: Scene, moves: int, phase: Phase) -> None:
-    """Both sides are gone: the one that was to move has lost, and the client need not wait for anybody."""
+    """Both sides are gone: the side to move has lost, and the client need not wait."""
     play = scene.claimed(SETUP)
     accusers = [play.auditor(None, FalseAccuser, step_wanted=1 + n) for n in range(2)]
     for accuser in accusers:
@@ -112,8 +112,8 @@ def test_abandoned_disputes_are_ended(scene: Scene, moves: int, phase: Phase) ->
     assert close_job(play.client, play.id) == (phase, SPEC.reward if phase is Phase.CONVICTED else 0)
 
 
-def test_any_account_ends_a_dispute_that_is_over(scene: Scene) -> None:
-    """It is owed nothing, and what it ended is no error."""
+def test_any_account_can_end_a_dispute_whose_time_is_over(scene: Scene) -> None:
+    """It gets no payment, and an already ended dispute is no error."""
     play, _ = disputed(scene)
     play.advance(SPEC.trainer_budget + 1)
     stranger = scene.game()
@@ -132,7 +132,7 @@ def test_a_claim_in_dispute_is_not_closed(scene: Scene) -> None:
     assert SPEC.trainer_budget - 11 <= int(re.search(r"at least (\d+) s", str(caught.value))[1]) <= SPEC.trainer_budget
 
 
-def test_clock_and_stuck_sound_for_the_side_that_is_to_move(scene: Scene) -> None:
+def test_the_alarms_clock_and_stuck_begin_for_the_side_to_move(scene: Scene) -> None:
     play, auditor = disputed(scene)
     trainer = play.trainer.address
     assert not kinds(play, trainer) & {"clock", "stuck", "timeout"}
@@ -158,7 +158,7 @@ def test_forecast(scene: Scene) -> None:
 
 
 def test_orders_of_a_client_are_read_by_state(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No event is asked for, and no stranger's order is looked at."""
+    """No event is requested, and no order of another account is read."""
     play, other = scene.claimed(SETUP), scene.post(SETUP)
     mine = play.client.wallet.address
     monkeypatch.setattr(type(play.client), "events", None)
@@ -189,7 +189,7 @@ def test_bonds_and_balance_against_the_price_of_gas(scene: Scene, monkeypatch: p
 
 
 def test_the_reserve_for_all_disputes_that_are_open(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each may go its own way down: the trainer needs gas for all of them, an accuser for its own."""
+    """Each may follow its own path: the trainer needs gas for all of them, an accuser for its own."""
     play = scene.claimed(replace(SETUP, terms={"auditor_bond": 4 * DISPUTE_GAS}))
     accusers = [play.auditor(None, FalseAccuser, idle=True) for _ in range(9)]
     for accuser in accusers:
@@ -202,7 +202,7 @@ def test_the_reserve_for_all_disputes_that_are_open(scene: Scene, monkeypatch: p
         assert ["balance" in kinds(play, a) for a in players] == [bool(alarmed), False]
 
 
-def test_watch_once_counts(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_monitor_once_counts_its_alarms(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     play, _ = disputed(scene)
     before = watch(play.client, Reporter(json_lines=True), play.trainer.address, None, 0.0, once=True)
     play.advance(61)
@@ -211,7 +211,7 @@ def test_watch_once_counts(scene: Scene, capsys: pytest.CaptureFixture[str]) -> 
     assert (last["event"], last["kind"], last["dispute"]) == ("alarm", "stuck", 0)
 
 
-def test_watch_once_reports_that_all_is_well(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_monitor_once_reports_that_there_is_no_alarm(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     play, auditor = disputed(scene)
     play.run(play.trainer, auditor)
     nobody = Account.create().address
@@ -224,10 +224,10 @@ def test_watch_once_reports_that_all_is_well(scene: Scene, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("loop", ["status", "monitor"])
-def test_a_watcher_survives_an_outage(
+def test_status_and_monitor_survive_an_outage(
     scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
-    """A single look does not: whoever asks once gets an answer or an error."""
+    """In a loop only: a single look gives a result or an error."""
     play, _ = disputed(scene)
     reporter, account = Reporter(json_lines=True), play.trainer.address
     usual, answers = scene.chain.now, [None, ChainError("no answer"), ChainError("no answer"), None, KeyboardInterrupt]
@@ -246,8 +246,8 @@ def test_a_watcher_survives_an_outage(
     monkeypatch.setattr(scene.chain, "now", now)
     with pytest.raises(KeyboardInterrupt):
         look(once=False)
-    said = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
-    assert said == (["status", "problem"] if loop == "status" else ["problem", "alarm"])
+    output = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert output == (["status", "problem"] if loop == "status" else ["problem", "alarm"])
     answers[:] = [ChainError("no answer")]
     with pytest.raises(ChainError):
         look(once=True)
@@ -276,8 +276,8 @@ def test_an_invalid_address_is_refused() -> None:
         checksum_address("0x12")
 
 
-def test_a_pinned_read_that_one_node_does_not_know_is_made_again() -> None:
-    """A balancer takes two nodes in turns, and the same read of every round met the one that is behind."""
+def test_a_read_at_a_block_unknown_to_one_node_is_repeated() -> None:
+    """A balancer alternates between two nodes, and the same read of every round reaches the lagging one."""
     with embedded_chain() as chain:
         answers: list[Any] = []
 

@@ -21,7 +21,7 @@ from vgame.errors import VgameError
 
 
 def late_auditor(play: Play, later: int = 0) -> Auditor:
-    """One whose time in its dispute is over."""
+    """An auditor whose time in its dispute is over."""
     auditor = play.auditor()
     auditor.step()
     assert play.trainer.step()
@@ -30,7 +30,7 @@ def late_auditor(play: Play, later: int = 0) -> Auditor:
 
 
 def test_an_auditor_does_not_end_its_own_dispute() -> None:
-    """That burns its bond; the conviction in another dispute gives it back."""
+    """Ending it would burn the bond; the conviction in another dispute returns it."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         late, other = late_auditor(play), play.auditor()
@@ -43,8 +43,8 @@ def test_an_auditor_does_not_end_its_own_dispute() -> None:
         assert play.dispute(0).status is Status.VOID
 
 
-def test_an_auditor_ends_its_own_dispute_where_no_other_can_convict() -> None:
-    """The window is over, no other dispute is open, and the trainer has left: else the claim would never end."""
+def test_an_auditor_ends_its_own_dispute_if_no_other_can_convict() -> None:
+    """The window is over, no other dispute is open, and the trainer is gone: otherwise the claim would never end."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = late_auditor(play, SETUP.spec.challenge_window)
@@ -52,7 +52,8 @@ def test_an_auditor_ends_its_own_dispute_where_no_other_can_convict() -> None:
 
 
 def test_one_false_look_burns_no_own_bond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later time than the chain's: the window seems over. Off a development chain each look has to show it."""
+    """The endpoint shows a later time than the chain's, so the window seems over. Except on a development chain every
+    look has to show this."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = late_auditor(play)
@@ -62,7 +63,7 @@ def test_one_false_look_burns_no_own_bond(monkeypatch: pytest.MonkeyPatch) -> No
         assert not auditor.step() and play.dispute().status is Status.OPEN
 
 
-def test_an_own_dispute_that_goes_on_keeps_the_own_one_that_is_over() -> None:
+def test_an_expired_own_dispute_is_not_ended_while_another_own_one_is_open() -> None:
     """Two stakes of one key: the conviction gives the first bond back."""
     setup = replace(SETUP, terms={"trainer_budget": 400, "auditor_budget": 300, "challenge_window": 600})
     with embedded_chain() as chain:
@@ -90,7 +91,7 @@ def test_a_trainer_ends_the_dispute_of_its_own_account() -> None:
 
 
 def test_closing_a_job_burns_no_bond_on_one_false_look() -> None:
-    """It shows a later time; another auditor may still convict."""
+    """The look shows a later time; another auditor may still convict."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         late = late_auditor(play)

@@ -18,7 +18,7 @@ from vgame.errors import ContractError
 
 FEE = ETHER // 50 + 1
 FIRST = word_lie(3, SUM, 4, 1)[0]
-#: A guardian that waits keeps its clock longer than a trainer that is silent.
+#: A waiting guardian's clock is longer than that of a silent trainer.
 SETUP = replace(FREE, terms={"fee": FEE, "auditor_budget": 900})
 SPEC = SETUP.spec
 CAUSES = {"element": (LIE, ()), "opening": (state_lie(6, SUM, 0)[0], ()), "timeout": (LIE, ("postTrace",))}
@@ -53,7 +53,8 @@ def convict(play: Play, auditor: Auditor) -> None:
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("guardian", ["none", "absent", "open", "lapsed", "own"])
 def test_a_guardian_is_paid_for_any_conviction(scene: Scene, cause: str, guardian: str) -> None:
-    """While it has a dispute open, also where another one convicts; else the convicting auditor is paid."""
+    """While the guardian has an open dispute, also if another one convicts; otherwise the convicting auditor is
+    paid."""
     lies, silent = CAUSES[cause]
     play, guard = guarded(scene, lies, silent=silent)
     if guardian == "none":
@@ -81,7 +82,7 @@ def test_a_guardian_is_paid_for_any_conviction(scene: Scene, cause: str, guardia
 
 
 def test_a_guardian_that_has_not_challenged_is_not_paid(scene: Scene) -> None:
-    """Though another auditor's dispute, number 0, is open."""
+    """Another auditor's dispute, number 0, is open."""
     play, guard = guarded(scene, LIE)
     first, second = play.auditor(), play.auditor()
     due(first).send(first.game)
@@ -92,8 +93,8 @@ def test_a_guardian_that_has_not_challenged_is_not_paid(scene: Scene) -> None:
 
 
 def test_a_timeout_pays_no_more_than_an_auditors_clock(scene: Scene) -> None:
-    """An honest trainer that is kept off the chain loses its bond, and nobody has more of it than an idle auditor
-    loses to it: the rest is burnt."""
+    """An honest trainer that is kept off the chain loses its bond, and no account gets more of it than an idle auditor
+    would pay to the trainer: the rest is burnt."""
     play = scene.claimed(SETUP)
     accuser = play.auditor(None, FalseAccuser, idle=True)
     accuser.step()
@@ -131,7 +132,7 @@ def test_a_guardian_has_one_dispute_at_a_time(scene: Scene) -> None:
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_sybil_in_all_roles_loses_at_least_half_of_its_bond(scene: Scene, cause: str) -> None:
-    """Trainer, guardian and crowd are one."""
+    """Trainer, guardian and crowd are one account."""
     lies, silent = CAUSES[cause]
     play, guard = guarded(scene, lies, silent=silent)
     own = [guard, play.auditor(), play.auditor()]
@@ -145,9 +146,9 @@ def test_a_sybil_in_all_roles_loses_at_least_half_of_its_bond(scene: Scene, caus
 
 
 @pytest.mark.parametrize("guard", [False, True], ids=["stranger", "guardian"])
-def test_an_honest_auditor_while_the_cheat_convicts_itself_elsewhere(scene: Scene, guard: bool) -> None:
-    """It pays the fee, for nothing tells it from the crowd of the cheat; the guardian has the fee back, and the
-    prize."""
+def test_an_honest_auditor_pays_the_fee_if_the_cheat_convicts_itself_elsewhere(scene: Scene, guard: bool) -> None:
+    """The auditor pays the fee, because it cannot be distinguished from the cheat's crowd; the guardian gets its fee
+    back, and the prize."""
     words = {place: word for lie in (LIE, FIRST) for place, word in lie.words.items()}
     play, honest = guarded(scene, Lies(words=words))
     if not guard:

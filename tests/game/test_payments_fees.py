@@ -20,7 +20,8 @@ from vgame.errors import ContractError
 
 
 def test_fees_inside_beside_and_below_the_place(scene: Scene) -> None:
-    """Back where the dispute's node holds the conviction; a dispute that never moved holds every place."""
+    """Refunded if the dispute's node contains the conviction; the node of a dispute without a move contains every
+    place."""
     play = scene.claimed(SETUP, LIE)  # decided at step 6, in the second checkpoint
     idle, inside = play.auditor(None, FalseAccuser, idle=True), play.auditor(None, Forcer, step=6)
     beside, near = (play.auditor(None, Forcer, step=step) for step in (1, 5))
@@ -41,7 +42,8 @@ def test_fees_inside_beside_and_below_the_place(scene: Scene) -> None:
 
 
 def test_fees_below_the_place_are_burnt(scene: Scene) -> None:
-    """The root is convicted by a clock: a crowd of the cheat's that went down is not told from others."""
+    """The root is convicted by a clock: a crowd of the cheat that moved further down cannot be distinguished from other
+    auditors."""
     play = scene.claimed(SETUP, LIE)
     beside, late = play.auditor(None, Forcer, step=1), play.auditor()
     for player in (beside, play.trainer, beside, late):
@@ -66,7 +68,7 @@ def test_an_auditor_without_possible_selection_is_refunded_its_fee(scene: Scene)
 
 
 def test_padding_convicts_at_its_own_place(scene: Scene) -> None:
-    """A cheat that is convicted for the padding of its run tree pays no fees back to a crowd below the root."""
+    """After a conviction for the padding of the run tree a crowd below the root gets no fees back."""
     play = scene.claimed(SETUP, None, PaddedRun)
     crowd = [play.auditor(None, Forcer, step=step) for step in (1, 5)]
     for player in (*crowd, play.trainer, *crowd):

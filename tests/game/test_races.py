@@ -1,4 +1,4 @@
-"""A move that was estimated before somebody else's and is executed after it."""
+"""A move that is estimated before another account's move, and executed after it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def challenged_meanwhile(play: Play, auditor: Auditor) -> None:
 
 
 def test_a_dispute_that_begins_meanwhile_makes_a_move_dearer() -> None:
-    """The second dispute has each later move mark what it waits for (Turns._await): more gas than was estimated."""
+    """With the second dispute, each later move marks its awaited duty (Turns._await): more gas than the estimate."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = play.auditor()
@@ -43,7 +43,7 @@ def test_a_dispute_that_begins_meanwhile_makes_a_move_dearer() -> None:
 
 
 def test_a_move_that_lost_a_race_is_reported() -> None:
-    """It reverted in its block, and would not now: whoever sent it looks again."""
+    """It reverted in its block, and would not now: its sender looks again."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = play.auditor()
@@ -67,8 +67,8 @@ def last_pause(player: Player) -> Pause:
     return list(player.game.wallet.pauses.known.values())[-1]
 
 
-def test_a_timeout_that_reverts_is_sent_less_and_less_often() -> None:
-    """An endpoint that shows a false end, and estimates its `timeout`, had it sent in every round: gas each time."""
+def test_a_reverting_timeout_is_sent_at_growing_intervals() -> None:
+    """An endpoint that shows a false end and estimates its `timeout` must not cause a transaction in every round."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = play.auditor()
@@ -82,7 +82,7 @@ def test_a_timeout_that_reverts_is_sent_less_and_less_often() -> None:
 
         with patch.object(Wallet, "send", starved):
             for number in (1, 2, 3):
-                let_go(auditor)
+                end_pauses(auditor)
                 with pytest.raises(LostRace, match="timeout"):
                     auditor.step()
                 assert not any(auditor.step() for _ in range(5)) and len(sent) == number
@@ -107,7 +107,8 @@ def test_nothing_is_staked_while_a_conviction_waits() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
-    """All other replies are true: the call after the revert says `NotExpired`, which is harmless but was paid for."""
+    """All other replies are true: the call after the revert fails with `NotExpired`, which is harmless but costs
+    gas."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         other, auditor = play.auditor(), play.auditor()
@@ -138,7 +139,7 @@ def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
         assert last_pause(auditor).seconds == PAUSE and play.job.disputes == 1 + own
 
 
-def test_a_claim_that_one_look_does_not_show_is_waited_for() -> None:
+def test_a_claim_hidden_from_one_look_is_waited_for() -> None:
     """One node shows the job before the claim, another behind it: nothing is sent, and the round has done nothing."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP, None)

@@ -35,7 +35,7 @@ class Story:
         self.players = {name: self.fresh(name, scene.game()) for name in self.lies}
 
     def fresh(self, name: str, game: Any) -> Player:
-        """A new object: its wallet, the job's name, and what it computed."""
+        """A new object with the wallet, the job's identity and the computed run."""
         honest, cheat = {"trainer": (Trainer, Bluffer), "auditor": (None, Mistaken)}[name]
         if name == "auditor" and self.lies[name] is None:
             return type(self.play.auditor())(game, self.play.id, self.play.machine(None))
@@ -51,8 +51,8 @@ class Story:
         self.players["trainer"].accept()
 
     def moves(self, each: Callable[[str, Call], bool | None]) -> list[str]:
-        """Play to the end; `each` sees every call before it is sent by whoever then holds that part, unless it says
-        that it sent it."""
+        """Play to the end; `each` is called before every call of the current player, which then sends it unless `each`
+        returns that it sent it."""
         made: list[str] = []
         for _ in range(200):
             sent = len(made)
@@ -98,7 +98,7 @@ def story(request: pytest.FixtureRequest, scene: Scene) -> tuple[Story, str]:
 
 
 def test_killed_before_every_move(story: tuple[Story, str]) -> None:
-    """O2: no player keeps anything from one move to the next; started again it would send the very same."""
+    """O2: no player keeps state between two moves; a restarted one would send the very same call."""
     played, name = story
 
     def kill(who: str, call: Call) -> bool:
@@ -113,8 +113,8 @@ def test_killed_before_every_move(story: tuple[Story, str]) -> None:
 
 
 def test_killed_between_a_move_and_its_receipt(story: tuple[Story, str]) -> None:
-    """The transaction was sent, the sender does not know: started again it finds its move made, or has nothing to
-    do."""
+    """The transaction was sent, but its sender has no receipt: after a restart it finds its move made, or has nothing
+    to do."""
     played, name = story
 
     def send_and_die(who: str, call: Call) -> None:
@@ -138,7 +138,7 @@ def test_every_move_is_front_run_by_its_own_copy(story: tuple[Story, str]) -> No
 
 
 def race(player: Player) -> None:
-    """Somebody with the same account is always faster, but for challenges, which are not idempotent."""
+    """Another instance with the same account is always faster, except for challenges, which are not idempotent."""
     game, original = player.game, type(player.game).send
 
     def send(name: str, *args: Any, value: int = 0) -> Any:
@@ -165,7 +165,7 @@ def test_the_public_moves_are_front_run(scene: Scene, name: str) -> None:
     assert played.play.verdicts == verdicts
 
 
-def test_a_challenge_that_comes_after_the_conviction_is_not_needed(scene: Scene) -> None:
+def test_a_challenge_after_the_conviction_is_harmless(scene: Scene) -> None:
     """Another auditor was faster: no crash, and the bond is not lost."""
     play = scene.claimed(SETUP, SUM_LIE)
     fast, slow = play.auditor(), play.auditor()
@@ -201,7 +201,7 @@ def test_a_trainer_reports_a_taken_job_before_it_trains(scene: Scene) -> None:
 
 @pytest.mark.parametrize("kind", ["reveal", "postSegment", "postTrace", "openLeaf"])
 def test_a_trainer_with_another_store_abstains(scene: Scene, kind: str) -> None:
-    """O3: what it would show is not what it claimed; it says so and sends nothing."""
+    """O3: its data do not match its claim; it reports this and sends nothing."""
     play = scene.claimed(SETUP)
     accuser = play.auditor(SUM_LIE, Mistaken)
     play.run_until(kind, play.trainer, accuser)
@@ -215,7 +215,7 @@ def test_a_trainer_with_another_store_abstains(scene: Scene, kind: str) -> None:
 
 
 def test_an_auditor_without_a_difference_abstains(scene: Scene) -> None:
-    """O3, L16: its store was replaced by the trainer's own data in mid-dispute: nothing is named, and it says so."""
+    """O3, L16: during the dispute its store was replaced by the trainer's data: it selects nothing and reports this."""
     play = scene.claimed(SETUP, SUM_LIE)
     auditor = play.auditor()
     play.run_until("select", auditor, play.trainer)

@@ -2,8 +2,8 @@
 seconds, and an agent that is killed at every transaction, in turn before it is sent and after it is included: the
 honest side keeps its clocks.
 
-Budgets are those of the terms without the seconds that they hold for censorship: as if each side had been kept out so
-long before. Each start of an agent costs a block, and the time of the pace in which it executes a segment again.
+Budgets are those of the terms without the seconds reserved for censorship, as if each side had already lost them. Each
+start of an agent costs a block, and the time of the pace in which it executes a segment again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CROWDS = [20, pytest.param(500, marks=pytest.mark.nightly)]
 
 
 class Killed(Exception):
-    """The process is no more."""
+    """The process is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +95,8 @@ def test_a_second_less_is_refused(job: Job, name: str) -> None:
 
 
 def order(job: Job, terms: Terms) -> JobSpec:
-    """The order with these clocks less what they hold for censorship; time enough to challenge after a crowd's time is
-    over."""
+    """The order with these clocks less the time reserved for censorship; its window leaves time to challenge after a
+    crowd's time is over."""
     clocks = {name: getattr(terms, name) - KEPT_OUT for name in ("trainer_budget", "auditor_budget")}
     window = 2 * terms.auditor_budget
     return dataclasses.replace(job.spec, **clocks, slot=terms.slot, challenge_window=window, claim_window=window)
@@ -139,7 +139,7 @@ class Mortal:
 
 
 def crowd(scene: Scene, play: Play, count: int) -> None:
-    """They challenge, have the root opened, and never move again; then their time is over."""
+    """The crowd challenges, gets the root opened, and never moves again; then its time is over."""
     for _ in range(count):
         place = (int(Level.RUN), 0, play.job.run_root, NO_BASIS)
         scene.game().send("challenge", play.id, *place, value=play.setup.spec.auditor_bond)
@@ -155,12 +155,12 @@ def leave(*_: object) -> bool:
 
 
 def again(job: Job) -> History:
-    """What a process that starts has: the store."""
+    """The data of a restarted process: the store."""
     return History(Store(job.folder / "honest", job.bundle), job.device())
 
 
 class Sweeper(Auditor):
-    """It ends the disputes of others one by one, and looks at its own when it is through."""
+    """An auditor that ends the disputes of others one by one before its own moves."""
 
     def step(self) -> bool:
         view = self.view()
@@ -170,9 +170,9 @@ class Sweeper(Auditor):
         return bool(over and view.mine and self.attempt("timeout", self.id, over[0])) or super().step()
 
 
-def convicts(scene: Scene, job: Job, count: int, kind: type[Auditor] = Auditor) -> bool:
-    """A cheat answers as soon as the auditor sends anything for a dispute of the crowd: does the auditor's first
-    dispute convict it?"""
+def is_convicted(scene: Scene, job: Job, count: int, kind: type[Auditor] = Auditor) -> bool:
+    """Whether the auditor's first dispute convicts a cheat that answers as soon as the auditor sends anything for a
+    dispute of the crowd."""
     spec = job.spec
     play = job.play(scene)
     play.trainer = cheat = CheatingTrainer(scene.game(), play.id, job.cheat("flipped-bit"), "")
@@ -206,15 +206,17 @@ def convicts(scene: Scene, job: Job, count: int, kind: type[Auditor] = Auditor) 
 
 @pytest.mark.parametrize("count", CROWDS)
 @pytest.mark.parametrize("terms", TERMS)
-def test_a_cheat_is_convicted(scene: Scene, job: Job, terms: Callable[[Job], Terms], count: int) -> None:
+def test_a_cheat_with_an_idle_crowd_is_convicted(
+    scene: Scene, job: Job, terms: Callable[[Job], Terms], count: int
+) -> None:
     job.spec = order(job, terms(job))
-    assert convicts(scene, job, count)
+    assert is_convicted(scene, job, count)
 
 
 def test_an_auditor_that_ends_other_disputes_first_loses(scene: Scene, job: Job) -> None:
     """The damaged twin."""
     job.spec = order(job, accepted(job))
-    assert not convicts(scene, job, 40, Sweeper)
+    assert not is_convicted(scene, job, 40, Sweeper)
 
 
 @pytest.mark.parametrize("count", CROWDS)

@@ -45,7 +45,7 @@ def rounds(*services: AuditorService, count: int = 1) -> None:
 
 
 def begun(play: Play, store: Path, wallet: Any = None) -> AuditorService:
-    """An auditor of one job, begun with its account and its store."""
+    """An auditor of one job, started with its account and its store."""
     service = watch(play, Limits(jobs=frozenset({play.id})))
     if wallet is not None:
         service.game = play.scene.game(wallet)
@@ -55,7 +55,7 @@ def begun(play: Play, store: Path, wallet: Any = None) -> AuditorService:
 
 
 def hidden(service: AuditorService, *plays: Play) -> Callable[[], None]:
-    """Its endpoint shows no disputes of the jobs; calling what is returned ends that."""
+    """Its endpoint shows no disputes of the jobs; the returned function undoes this."""
     game, before = service.game, {play.id: play.job for play in plays}
     game.job = before.__getitem__
     game.jobs = lambda jobs: [before[job] for job in jobs]
@@ -69,7 +69,7 @@ def hidden(service: AuditorService, *plays: Play) -> Callable[[], None]:
 # ---- an endpoint that hides the own dispute ----
 
 
-def test_a_dispute_that_is_not_shown_is_not_staked_on_again(
+def test_a_hidden_dispute_causes_no_second_stake(
     scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also after a restart. Once it is shown it is played to its end."""
@@ -91,8 +91,8 @@ def test_a_dispute_that_is_not_shown_is_not_staked_on_again(
     assert play.phase is Phase.CONVICTED and staked(play, service) == 1
 
 
-def test_a_dispute_that_is_not_shown_keeps_the_device_for_itself(scene: Scene, tmp_path: Path) -> None:
-    """A node that is behind shows neither the dispute nor its transaction: its clock runs, and nothing is measured."""
+def test_nothing_is_measured_while_a_dispute_is_hidden(scene: Scene, tmp_path: Path) -> None:
+    """A lagging node shows neither the dispute nor its transaction, but its clock runs."""
     play, measured = scene.claimed(SETUP, LIE), list[int]()
     service, node, before = begun(play, tmp_path), scene.chain.node, play.job
     rounds(service)
@@ -106,7 +106,7 @@ def test_a_dispute_that_is_not_shown_keeps_the_device_for_itself(scene: Scene, t
     assert staked(play, service) == 1 and not measured
 
 
-def test_a_dispute_that_is_not_shown_needs_its_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gas_is_reserved_for_a_hidden_dispute(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A twin order's claim is staked on only with money for both."""
     plays = [scene.claimed(SETUP, LIE) for _ in range(2)]
     service = watch(plays[0], Limits())
@@ -119,7 +119,7 @@ def test_a_dispute_that_is_not_shown_needs_its_gas(scene: Scene, monkeypatch: py
     assert sorted(staked(play, service) for play in plays) == [0, 1]
 
 
-def test_a_clock_that_is_not_over_is_no_reason_to_stake(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dispute_falsely_shown_as_lost_is_no_reason_to_stake(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint shows the own dispute as lost by time."""
     play = scene.claimed(SETUP, LIE)
     service = watch(play, Limits())
@@ -145,7 +145,7 @@ def real() -> Iterator[Scene]:
 
 
 def killed(service: AuditorService, wallet: Wallet, where: str) -> None:
-    """Run until the stake; the process ends before or after it was given to the node."""
+    """Run until the stake; the process ends before or after the node receives it."""
     chain = service.game.chain
     usual = chain.web3.eth.send_raw_transaction
 
@@ -173,7 +173,7 @@ def test_killed_before_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
 
 
 def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
-    """The endpoint that it begins with again has not seen the stake yet."""
+    """After the restart the endpoint does not show the stake yet."""
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     killed(begun(play, tmp_path, wallet), wallet, "sent")
     again = begun(play, tmp_path, wallet)
@@ -186,8 +186,9 @@ def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
     assert staked(play, again) == 1 and again.auditors[play.id].at_risk
 
 
-def test_another_transaction_has_the_number_of_the_stake(real: Scene, tmp_path: Path) -> None:
-    """Killed before it was sent; then the account makes a move elsewhere, after which the stake has the next one."""
+def test_another_transaction_used_the_nonce_of_the_stake(real: Scene, tmp_path: Path) -> None:
+    """Killed before the stake was sent; then the account makes another transaction, and the stake gets the next
+    nonce."""
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     killed(begun(play, tmp_path, wallet), wallet, "written")
     again = begun(play, tmp_path, wallet)
@@ -198,10 +199,10 @@ def test_another_transaction_has_the_number_of_the_stake(real: Scene, tmp_path: 
     assert staked(play, again) == 1
 
 
-def test_a_number_that_another_program_spent_is_no_reason_to_stake(
+def test_a_nonce_used_by_another_program_is_no_reason_to_stake(
     real: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing shows that it was not the stake."""
+    """It cannot be excluded that the stake used it."""
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     killed(begun(play, tmp_path, wallet), wallet, "written")
     wallet.send(play.client.wallet.address, b"", 1, 30_000)
@@ -210,7 +211,7 @@ def test_a_number_that_another_program_spent_is_no_reason_to_stake(
     assert not play.disputes() and "no other program with this account" in capsys.readouterr().out
 
 
-def test_a_stake_that_reverted_is_sent_again(real: Scene, tmp_path: Path) -> None:
+def test_a_reverted_stake_is_sent_again(real: Scene, tmp_path: Path) -> None:
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     service = begun(play, tmp_path, wallet)
     rounds_before = service.game.wallet.send
@@ -240,7 +241,7 @@ def test_a_node_that_lags_counts_fewer_transactions(real: Scene, tmp_path: Path)
     assert staked(play, service) == 1
 
 
-def test_a_damaged_memory_is_reported(scene: Scene, tmp_path: Path) -> None:
+def test_a_damaged_record_of_stakes_is_reported(scene: Scene, tmp_path: Path) -> None:
     play = scene.claimed(SETUP, LIE)
     service = begun(play, tmp_path)
     rounds(service)
@@ -268,7 +269,7 @@ def test_a_disk_that_takes_nothing_keeps_no_move_but_every_stake(real: Scene, tm
 
 @pytest.fixture
 def dear(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Wei that one dispute may need."""
+    """The amount in wei that one dispute may need."""
     monkeypatch.setattr(scene.chain, "fees", lambda: (GWEI, GWEI))
     return 4 * DISPUTE_GAS * GWEI
 
@@ -307,7 +308,7 @@ def test_one_bond_that_nearly_fills_the_wallet_is_not_staked(scene: Scene, dear:
 
 
 def test_missing_money_is_reported_once(scene: Scene, dear: int, monkeypatch: Any, capsys: Any) -> None:
-    """The price of gas is another one in every block."""
+    """The price of gas changes in every block."""
     play = scene.claimed(SETUP, LIE)
     service = watch(play, Limits())
     with_money(scene, service, SETUP.spec.stake)
@@ -319,7 +320,7 @@ def test_missing_money_is_reported_once(scene: Scene, dear: int, monkeypatch: An
 
 @pytest.mark.parametrize("more", [0, 20])
 def test_idle_disputes_of_others_are_ended_with_spare_gas(scene: Scene, dear: int, more: int) -> None:
-    """A cheat has as many as it likes."""
+    """A cheat can open any number of them."""
     play = scene.claimed(SETUP, LIE)
     crowd(play, 3)
     play.trainer.step()

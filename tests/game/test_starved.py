@@ -1,4 +1,4 @@
-"""A call whose effect is never shown, or whose estimate is invented, keeps no other duty from its turn."""
+"""A call without a visible effect, or with a fabricated estimate, does not delay any other duty."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ BLOCK = 12
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_one_dispute_that_stands_still_costs_no_bond(hidden: bool) -> None:
-    """It is shown as before its `reveal`, which passes again and again, without effect. `hidden`: the node that was
-    opened is not shown either."""
+def test_one_stale_dispute_costs_no_bond(hidden: bool) -> None:
+    """It is shown as before its `reveal`, which succeeds again and again without effect. `hidden`: the opened node is
+    not shown either."""
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         trainer = play.trainer
@@ -70,7 +70,7 @@ def test_a_false_credit_costs_no_bond() -> None:
         assert trainer.withdrawn == 0
 
 
-def test_one_job_that_stands_still_costs_no_other_dispute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_stale_job_costs_no_other_dispute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
     with embedded_chain() as chain:
         scene = deployed(chain)
@@ -98,8 +98,8 @@ def test_one_job_that_stands_still_costs_no_other_dispute(monkeypatch: pytest.Mo
         assert plays[1].dispute().status is not Status.LAPSED
 
 
-def test_one_request_that_stands_still_costs_no_reward(tmp_path: Path) -> None:
-    """It was answered, is shown as open, and its answer is estimated."""
+def test_one_stale_request_costs_no_reward(tmp_path: Path) -> None:
+    """An answered request is shown as open, and the estimate of its answer succeeds."""
     with embedded_chain() as chain:
         sides = Sides(deployed(chain), tmp_path)
         sides.claim()

@@ -41,7 +41,7 @@ def test_the_orders_of_a_client_page_by_page(scene: Scene, monkeypatch: pytest.M
 
 
 def test_the_claims_of_a_program_in_the_order_of_the_claims(scene: Scene) -> None:
-    """An order without a claim is none, a conviction changes nothing."""
+    """An order without a claim is not listed; a conviction changes nothing."""
     view, root = scene.game(), SETUP.program.root
     special = replace(SETUP, program=replace(SETUP.program, specials=(Special(5, 1, 0, 1),)))
     first, second, silent = scene.post(SETUP), scene.post(SETUP), scene.post(SETUP)
@@ -101,7 +101,7 @@ def test_roots_of_a_diverged_claim_have_the_time_of_the_claim(scene: Scene) -> N
 
 @pytest.mark.parametrize("until", ["select", "selectElement", "selectPartial"])
 def test_times_of_the_openings_a_dispute_waits_for(scene: Scene, until: str) -> None:
-    """Of a second dispute at the same place it is the same second, though that was before it began."""
+    """A second dispute at the same place has the same time, although it began later."""
     play, times = played(scene, until)
     opening = {"select": "reveal", "selectElement": "openLeaf", "selectPartial": "postPartials"}
     first, after = play.client.disputes(play.id)[0], scene.chain.now()
@@ -119,7 +119,7 @@ def test_times_of_the_openings_a_dispute_waits_for(scene: Scene, until: str) -> 
 
 
 def test_every_selection_names_its_position(scene: Scene) -> None:
-    """Of a partial sum its number too."""
+    """For a partial sum, its number too."""
     play, _ = played(scene, "prove")
     places = [a["place"] for _, a in play.events("Selected")]
     d = play.dispute()

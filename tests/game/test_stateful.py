@@ -16,7 +16,8 @@ from hypothesis.stateful import (
 
 
 def play_at_random(calls: int, examples: int, steps: int) -> None:
-    """At least so many calls: how many an example makes is up to chance, so examples are played until they are made."""
+    """At least so many calls: the number of calls in an example is random, so examples are played until the total is
+    reached."""
     before = AnyCalls.made
     while AnyCalls.made - before < calls:
         run_state_machine_as_test(

@@ -25,7 +25,7 @@ def crowded() -> Scene:
 
 
 def slow(player: Player, meanwhile: Any) -> None:
-    """Each transaction of the player takes a block, and the others know of it before it is included."""
+    """Each transaction of the player takes a block, and the others see it before it is included."""
     usual = player.game.send
 
     def send(name: str, *args: Any, value: int = 0) -> Any:
@@ -37,7 +37,7 @@ def slow(player: Player, meanwhile: Any) -> None:
 
 
 def crowd(play: Play, count: int) -> None:
-    """They challenge, and never move again."""
+    """The crowd challenges, and never moves again."""
     for _ in range(count):
         play.auditor(None, FalseAccuser, idle=True).step()
 
@@ -47,7 +47,7 @@ def wait(play: Play) -> None:
 
 
 @pytest.mark.parametrize("count", CROWDS)
-def test_idle_disputes_do_not_eat_an_auditors_clock(crowded: Scene, count: int) -> None:
+def test_idle_disputes_do_not_use_up_an_auditors_clock(crowded: Scene, count: int) -> None:
     """The cheat answers as soon as the auditor has begun to end the disputes whose time is over."""
     setup = Setup(SETUP.program, steps=8, terms={"auditor_budget": 10 * BLOCK, "trainer_budget": 1000, "slot": 60})
     play = crowded.claimed(setup, LIE)
@@ -68,7 +68,7 @@ def test_idle_disputes_do_not_eat_an_auditors_clock(crowded: Scene, count: int) 
 
 
 @pytest.mark.parametrize("count", CROWDS)
-def test_idle_disputes_do_not_eat_an_honest_trainers_clock(crowded: Scene, count: int) -> None:
+def test_idle_disputes_do_not_use_up_an_honest_trainers_clock(crowded: Scene, count: int) -> None:
     """An accuser moves as soon as the trainer has begun to end the disputes whose time is over."""
     setup = Setup(SETUP.program, steps=8, terms={"auditor_budget": 1000, "trainer_budget": 15 * BLOCK, "slot": BLOCK})
     play = crowded.claimed(setup)
@@ -90,7 +90,7 @@ def test_idle_disputes_do_not_eat_an_honest_trainers_clock(crowded: Scene, count
 
 
 def test_the_trainers_overrun_in_another_dispute_convicts(scene: Scene) -> None:
-    """Hole 3: it was waited for in the own dispute."""
+    """The auditor calls `timeout` there, and does not wait for its own dispute."""
     play = scene.claimed(SETUP, LIE)
     crowd(play, 2)
     play.advance(10)
@@ -117,7 +117,7 @@ def test_an_honest_claim_is_not_convicted_by_an_auditor_because_its_time_is_over
     assert play.auditor().step() is False
 
 
-def test_a_sweep_leaves_the_reserve_of_the_own_clock_alone(scene: Scene) -> None:
+def test_ending_other_disputes_leaves_the_reserve_of_the_own_clock(scene: Scene) -> None:
     play = scene.claimed(SETUP, LIE)
     crowd(play, 2)
     auditor = play.auditor()
@@ -132,7 +132,7 @@ def test_a_sweep_leaves_the_reserve_of_the_own_clock_alone(scene: Scene) -> None
     assert [d.status for d in play.disputes()] == [Status.OPEN] * 3
 
 
-def test_the_reserve_counts_the_own_turn_that_runs(scene: Scene) -> None:
+def test_the_reserve_counts_the_current_own_turn(scene: Scene) -> None:
     play = scene.claimed(SETUP, LIE)
     crowd(play, 2)
     play.trainer.step()
@@ -146,7 +146,7 @@ def test_the_reserve_counts_the_own_turn_that_runs(scene: Scene) -> None:
 
 
 def test_credits_are_withdrawn_before_the_money_for_gas_runs_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hole 5: the trainer is paid for each dispute that it wins, while others are open."""
+    """The trainer is paid for each dispute that it wins, while others are open."""
     play = scene.claimed(SETUP)
     crowd(play, 2)
     play.trainer.step()

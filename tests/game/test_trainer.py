@@ -26,8 +26,8 @@ from vgame.errors import ChainError, EndpointError, NotYet, Over, StoreError, Vg
 from vgame.system.progress import Reporter
 
 
-class Said(Reporter):
-    """Remembers; the challenge window passes when the claim is there."""
+class EventRecorder(Reporter):
+    """Records all events; after the claim the challenge window passes."""
 
     def __init__(self, play: Play) -> None:
         super().__init__()
@@ -46,12 +46,12 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
     def run(
         play: Play, during: Callable[[], None], lock: Callable[[], None] = lambda: None, delegate: Game | None = None
     ) -> tuple[Phase, list[tuple[str, str]]]:
-        said = Said(play)
+        recorder = EventRecorder(play)
         order = {f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}
         computation = SimpleNamespace(
             rehearse=lambda: None,
-            reporter=said,
-            retry=Retry(said, 0.0, bears=VgameError),
+            reporter=recorder,
+            retry=Retry(recorder, 0.0, bears=VgameError),
             bundle=SimpleNamespace(order=order),
             run=lambda _: during(),
             history=SETUP.machine(),
@@ -64,11 +64,11 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
         monkeypatch.setattr(vgame.agents.roles, "hello", lambda *_: None)
         monkeypatch.setattr(vgame.agents.roles, "find_order", lambda *_: None)
         monkeypatch.setattr(vgame.agents.roles, "LocalRun", lambda *_: computation)
-        play.said = said.events
+        play.recorded = recorder.events
         seat = AgentConfig("", "", Path(), Path(), poll=0.0)
         if delegate:
-            return run_delegate(seat, play.id, said), said.events
-        return run_trainer(seat, play.id, said, any_terms=True), said.events
+            return run_delegate(seat, play.id, recorder), recorder.events
+        return run_trainer(seat, play.id, recorder, any_terms=True), recorder.events
 
     return run
 
@@ -80,7 +80,7 @@ def play(scene: Scene) -> Play:
     return play
 
 
-def test_no_bond_on_a_run_that_another_process_writes(play: Play, train: Callable) -> None:
+def test_no_bond_is_staked_on_a_run_that_another_process_writes(play: Play, train: Callable) -> None:
     def taken() -> None:
         raise StoreError("another process writes there")
 
@@ -90,8 +90,8 @@ def test_no_bond_on_a_run_that_another_process_writes(play: Play, train: Callabl
 
 
 def test_a_delegate_computes_and_waits_for_a_claim_to_defend(scene: Scene, play: Play, train: Callable) -> None:
-    """Whatever the trainer has done meanwhile: here it accepts, names the account and claims while the delegate
-    computes, then is gone."""
+    """For any action of the trainer meanwhile: here it accepts, names the account and claims while the delegate
+    computes, and then goes down."""
     game = scene.game()
 
     def meanwhile() -> None:
@@ -99,12 +99,12 @@ def test_a_delegate_computes_and_waits_for_a_claim_to_defend(scene: Scene, play:
         play.trainer.claim()
         play.trainer.game.send("setDelegate", play.id, game.wallet.address, True)
 
-    phase, said = train(play, meanwhile, delegate=game)
-    assert phase is Phase.FINAL and said[0][0] == "claimed" and said[0][1].startswith("sees the claim, run root ")
+    phase, events = train(play, meanwhile, delegate=game)
+    assert phase is Phase.FINAL and events[0][0] == "claimed" and events[0][1].startswith("sees the claim, run root ")
     assert play.client.credits(play.trainer.address) == SPEC.reward + SPEC.trainer_bond
 
 
-def test_an_outage_at_the_end_of_training_is_waited_for(play: Play, train: Callable) -> None:
+def test_a_trainer_waits_out_an_outage_at_the_end_of_training(play: Play, train: Callable) -> None:
     game, down = play.trainer.game, []
 
     def goes_down() -> None:
@@ -117,14 +117,14 @@ def test_an_outage_at_the_end_of_training_is_waited_for(play: Play, train: Calla
 
         game.job = job
 
-    phase, said = train(play, goes_down)
+    phase, events = train(play, goes_down)
     assert phase is Phase.FINAL and not down and play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
-    assert [event for event, _ in said] == ["accepted", "problem", "claimed", "ended"]
+    assert [event for event, _ in events] == ["accepted", "problem", "claimed", "ended"]
 
 
 @pytest.mark.parametrize("lags", range(6))
 def test_a_lagging_answer_about_the_acceptance_is_requested_again(play: Play, train: Callable, lags: int) -> None:
-    """Two nodes behind one endpoint: so many answers after `acceptJob` are as before it."""
+    """Two nodes behind one endpoint: so many answers after `acceptJob` show the state before it."""
     game, usual, before = play.trainer.game, play.trainer.game.job, play.job
 
     def send(name: str, *args: object, value: int = 0) -> Any:
@@ -154,8 +154,8 @@ def test_an_acceptance_that_seems_to_fail_is_tried_again(
         return type(game).send(game, name, *args, value=value)
 
     game.send = send
-    phase, said = train(play, lambda: None)
-    assert phase is Phase.FINAL and "problem" in [event for event, _ in said]
+    phase, events = train(play, lambda: None)
+    assert phase is Phase.FINAL and "problem" in [event for event, _ in events]
     assert play.paid(play.trainer) == SPEC.reward + SPEC.trainer_bond
 
 
@@ -166,7 +166,7 @@ GWEI = 10**9
 
 @pytest.fixture
 def priced(play: Play, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Gas has a price in what agents reckon with; on the fast chain it costs nothing."""
+    """Agents calculate with a gas price; on the fast chain gas is free."""
     monkeypatch.setattr(play.scene.chain, "fees", lambda: (10 * GWEI, GWEI), raising=False)
     return play
 
@@ -175,7 +175,7 @@ def has(play: Play, wei: int) -> None:
     play.scene.chain.node.evm.set_balance(play.trainer.address, wei)
 
 
-def test_no_bond_without_gas_for_later_moves(priced: Play, train: Callable) -> None:
+def test_no_bond_is_staked_without_gas_for_later_moves(priced: Play, train: Callable) -> None:
     needed = SPEC.trainer_bond + priced.trainer.reserve()
     assert needed - SPEC.trainer_bond > 2 * DISPUTE_GAS * 21 * GWEI
     has(priced, needed - 1)
@@ -188,7 +188,7 @@ def test_no_bond_without_gas_for_later_moves(priced: Play, train: Callable) -> N
 
 @pytest.fixture
 def owed(scene: Scene, priced: Play) -> Play:
-    """A new order, for a trainer whose last job is final and has paid nothing out yet."""
+    """A new order, for a trainer whose last job is final and whose credits are not withdrawn yet."""
     trainer = priced.trainer
     trainer.accept()
     trainer.claim()
@@ -204,7 +204,7 @@ def test_credits_count_for_the_bond(owed: Play, train: Callable) -> None:
     assert train(owed, lambda: None)[0] is Phase.FINAL
 
 
-def test_credits_are_taken_before_the_claim_that_they_pay_for(owed: Play) -> None:
+def test_credits_are_withdrawn_before_the_claim_that_needs_them(owed: Play) -> None:
     owed.trainer.accept()
     has(owed, GWEI)
     assert owed.trainer.step() and owed.phase is Phase.ACCEPTED
@@ -216,12 +216,12 @@ def test_a_late_claim_reports_the_fate_of_the_bond(play: Play, train: Callable) 
     with pytest.raises(Over, match=rf"ended \d+ s ago: the bond of {SPEC.trainer_bond} wei is lost as soon as") as late:
         train(play, lambda: play.advance(SPEC.claim_window + 1))
     assert late.value.exit_code == 1 and play.phase is Phase.ACCEPTED
-    assert [event for event, _ in play.said] == ["accepted"]
-    with pytest.raises(Over, match="is lost as soon as"):  # started again, it does not train for nothing
+    assert [event for event, _ in play.recorded] == ["accepted"]
+    with pytest.raises(Over, match="is lost as soon as"):  # after a restart, it does not train in vain
         train(play, lambda: pytest.fail("trained"))
 
 
-def test_a_job_that_expired_while_it_was_trained_is_no_claim(play: Play, train: Callable) -> None:
+def test_a_job_that_expired_during_training_is_not_claimed(play: Play, train: Callable) -> None:
     def expires() -> None:
         play.advance(SPEC.claim_window + 1)
         play.client.send("expire", play.id)
@@ -234,7 +234,7 @@ def test_a_job_that_expired_while_it_was_trained_is_no_claim(play: Play, train: 
 
 
 @pytest.mark.parametrize("then", ["open", "late", "taken"])
-def test_an_acceptance_that_was_undone_is_made_again(scene: Scene, play: Play, train: Callable, then: str) -> None:
+def test_an_undone_acceptance_is_made_again(scene: Scene, play: Play, train: Callable, then: str) -> None:
     """A reorganisation; meanwhile the time to accept may have passed, or another trainer may have come first."""
     node, point, memory = scene.chain.node, scene.chain.node.snapshot(), scene.ghost.memory()
 
@@ -266,13 +266,13 @@ def test_an_endpoint_without_the_acceptance_yet_is_queried_again(play: Play) -> 
     assert play.trainer.step() and play.phase is Phase.CLAIMED
 
 
-def test_an_order_that_was_undone_is_waited_for(play: Play) -> None:
+def test_an_undone_order_is_waited_for(play: Play) -> None:
     play.trainer.id = bytes(32)
     assert play.trainer.step() is False
 
 
-def test_an_absent_job_that_was_accepted_is_looked_for_again(play: Play) -> None:
-    """The endpoint shows a state from before the order: that is no reason to leave the bond behind."""
+def test_a_hidden_job_that_was_accepted_is_queried_again(play: Play) -> None:
+    """The endpoint shows a state before the order: no reason to abandon the bond."""
     play.trainer.accept()
     game, usual = play.trainer.game, play.trainer.game.job
     game.job = lambda identity: usual(bytes(32))

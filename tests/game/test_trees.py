@@ -1,4 +1,4 @@
-"""Trees with invalid or unopenable content: a side that commits to them loses."""
+"""Trees with content that is invalid or cannot be opened: a side that commits to them loses."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from vgame.dispute.trainer import Trainer
 
 
 class Bare(Trainer):
-    """Only the trees of a machine."""
+    """A machine with its trees only."""
 
     def __init__(self, machine: ToyMachine) -> None:
         self.machine = machine
 
 
 class PaddedRun(Bluffer):
-    """It claims the right final state under a run tree with something behind its last checkpoint."""
+    """A trainer that claims the right final state under a run tree with content behind the last checkpoint."""
 
     def run_tree(self) -> Tree:
         return covered(Tree_.RUN, super().run_tree().levels[0], JUNK)
 
 
 class Covering(Bluffer):
-    """It shows other trees than its machine has: step or checkpoint, operator -> tree."""
+    """A trainer with other trees than its machine's: step or checkpoint, operator -> tree."""
 
     def __init__(self, game: Game, job: bytes, machine: ToyMachine, trees: dict[tuple[int, int], Tree]) -> None:
         super().__init__(game, job, machine, {"openLeaf"})
@@ -46,7 +46,7 @@ class Covering(Bluffer):
 
 
 def covered(kind: Tree_, leaves: list[bytes], *more: bytes) -> Tree:
-    """A tree that says it has `leaves`, with more behind them."""
+    """A tree with a stated number of `leaves`, and more content behind them."""
     tree = Tree(kind, [*leaves, *more])
     tree.count = len(leaves)
     return tree
@@ -126,7 +126,7 @@ UNOPENABLE = {"junk": JUNK, "zeros": bytes(32), "padding": padding(Tree_.STATE, 
 @pytest.mark.parametrize("content", UNOPENABLE)
 @pytest.mark.parametrize("step", [3, 6, 8])
 def test_a_checkpoint_that_cannot_be_opened(scene: Scene, step: int, content: str) -> None:
-    """Its segment can be posted, for the contract sees hashes; the state in it cannot be revealed."""
+    """Its segment can be posted, since the contract sees hashes only; the state in it cannot be revealed."""
     machine = Forged(SETUP, roots={step: UNOPENABLE[content]})
     check_conviction(caught(scene, SETUP, machine, Bluffer), "timeout", (Level.STATE, step, 0, 0))
 
@@ -140,7 +140,7 @@ def test_a_state_between_checkpoints_that_cannot_be_opened(scene: Scene, step: i
 
 @pytest.mark.parametrize("tensor", [0, 2, 5])
 def test_a_state_tensor_that_cannot_be_opened(scene: Scene, tensor: int) -> None:
-    """The trace does not end in it: its own move convicts. If the trace has it too, nobody can go on."""
+    """The trace does not end in it: its own move convicts. If the trace contains it too, no side can continue."""
     leaves = {(Tree_.STATE, 6, tensor): JUNK}
     check_conviction(caught(scene, SETUP, Forged(SETUP, leaves), Bluffer), "opening", (Level.STATE, 6, 0, tensor))
     if tensor < 5:
@@ -157,7 +157,8 @@ def test_a_leaf_that_cannot_be_opened(scene: Scene) -> None:
 
 @pytest.mark.parametrize("step", [6, 8])
 def test_a_repeated_checkpoint(scene: Scene, step: int) -> None:
-    """Steps skipped, the state copied: it can be opened down to the tensor, which the step's trace does not end in."""
+    """Steps are skipped and the state is copied: it can be opened down to the tensor, in which the step's trace does
+    not end."""
 
     class Lazy(Forged):
         def state(self, step_: int) -> list[bytes]:

@@ -63,7 +63,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 
 @pytest.mark.parametrize("limit", ["bond", "clocks"])
-def test_limits_hold(
+def test_no_bond_is_staked_beyond_a_limit(
     scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], limit: str
 ) -> None:
     play = scene.claimed(SETUP, LIE)
@@ -81,8 +81,8 @@ def test_limits_hold(
 def test_claims_of_twin_orders_are_disputed_as_far_as_the_clocks_allow(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A cheat posts the same order many times: played all at once, each dispute would wait for the moves of the
-    others."""
+    """A cheat posts the same order many times: if all were disputed at once, each dispute would wait for the moves of
+    the others."""
     at_once = lambda _, __, others: [] if others < 2 else ["auditor_budget is 1"]  # noqa: E731
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", at_once)
     plays = [scene.claimed(SETUP, LIE) for _ in range(4)]
@@ -100,7 +100,7 @@ def test_claims_of_twin_orders_are_disputed_as_far_as_the_clocks_allow(
     assert [play.phase for play in plays] == [Phase.CONVICTED] * 4
 
 
-def test_by_default_never_more_is_staked_than_the_trainer_did(scene: Scene, short: Callable[[bool], None]) -> None:
+def test_the_default_limit_is_the_trainers_stake(scene: Scene, short: Callable[[bool], None]) -> None:
     for more in (0, 1):
         setup = Setup(SETUP.program, steps=8, terms={"auditor_bond": SETUP.spec.trainer_bond + more})
         play = scene.claimed(setup, LIE)
@@ -112,7 +112,7 @@ def test_by_default_never_more_is_staked_than_the_trainer_did(scene: Scene, shor
 def test_a_dispute_lost_by_time_is_not_opened_again(
     scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would lose bond after bond, if it is too slow; an auditor with another key convicts."""
+    """An auditor that is too slow would lose bond after bond; one with another key convicts."""
     play = scene.claimed(SETUP, LIE)
     auditor = watch(play, Limits(BOND))
     auditor.round()
@@ -127,8 +127,8 @@ def test_a_dispute_lost_by_time_is_not_opened_again(
     assert play.run_to_end(play.trainer, other) is Phase.CONVICTED
 
 
-def test_an_open_dispute_is_played_on_whatever_the_limits_are_now(scene: Scene, short: Callable[[bool], None]) -> None:
-    """The auditor is started again with a lower --max-bond: what it has staked is not thrown away."""
+def test_an_open_dispute_is_continued_under_any_limits(scene: Scene, short: Callable[[bool], None]) -> None:
+    """The auditor is restarted with a lower --max-bond: its staked bond is not abandoned."""
     play = scene.claimed(SETUP, LIE)
     before = watch(play, Limits(BOND))
     before.round()
@@ -138,11 +138,11 @@ def test_an_open_dispute_is_played_on_whatever_the_limits_are_now(scene: Scene, 
 
 
 @pytest.mark.parametrize("broken", ["foreign", "agrees"])
-def test_a_first_look_that_failed_is_taken_again(
+def test_a_failed_first_look_is_repeated(
     scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], broken: str
 ) -> None:
-    """One request without an answer, and the log would never be compared with the claim's, nor the claim with the own
-    run."""
+    """Otherwise, after one unanswered request, the log would never be compared with the claim's, nor the claim with the
+    own run."""
     play = scene.claimed(SETUP, LIE)
     answers = [ChainError("no answer")] if broken == "foreign" else []
 
@@ -172,7 +172,7 @@ def test_a_first_look_that_failed_is_taken_again(
 
 
 @pytest.mark.parametrize("lies", [None, LIE])
-def test_a_claim_that_is_final_already_is_compared_too(
+def test_a_claim_that_is_already_final_is_compared_too(
     scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], lies: Lies | None
 ) -> None:
     """A late auditor reports the missed deadline."""
@@ -189,7 +189,7 @@ def test_a_claim_that_is_final_already_is_compared_too(
 
 
 def test_the_claim_whose_window_ends_first_is_disputed_first(scene: Scene, short: Callable[[bool], None]) -> None:
-    """Whatever the order of their names: in another order one may be too late."""
+    """For any order of their names: in another order one may be too late."""
     plays = sorted((scene.post(SETUP) for _ in range(3)), key=lambda play: play.id, reverse=True)
     for play in plays:
         play.trainer = play.new_trainer(LIE)

@@ -20,7 +20,7 @@ from vgame.chain.records import Phase, Status, Turn
 
 @pytest.fixture(autouse=True)
 def clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are long enough."""
+    """All clocks are long enough."""
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
 
 
@@ -29,7 +29,7 @@ def named(*plays: Play) -> Limits:
 
 
 def calls(service: AuditorService) -> Counter[str]:
-    """What the calls of the contract in one round are."""
+    """The calls of the contract in one round."""
     game, queries, usual = service.game, Counter[str](), type(service.game)._call
     game._call = lambda name, *args: queries.update([name]) or usual(game, name, *args)
     service.round()
@@ -38,7 +38,7 @@ def calls(service: AuditorService) -> Counter[str]:
 
 
 def again(service: AuditorService, play: Play, limits: Limits) -> AuditorService:
-    """After a restart, without a memory."""
+    """The auditor after a restart, with an empty memory."""
     fresh = watch(play, limits)
     fresh.game.wallet = service.game.wallet
     return fresh
@@ -66,8 +66,8 @@ def test_orders_of_others_cause_no_requests(scene: Scene, how: str) -> None:
     assert [*service.auditors] == ([] if how == "hunt" else [own.id])  # a right claim holds no place
 
 
-def test_a_client_names_all_of_its_orders(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Page by page, those that come later too; orders of other bundles are left out."""
+def test_all_orders_of_a_named_client_are_played(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page by page, later orders too; orders of other bundles are left out."""
     monkeypatch.setattr("vgame.chain.game.PAGE", 2)
     wallet = scene.wallet()
     plays = [scene.post(SETUP, wallet) for _ in range(5)]
@@ -81,7 +81,7 @@ def test_a_client_names_all_of_its_orders(scene: Scene, monkeypatch: pytest.Monk
     assert [*service.auditors] == [play.id for play in plays] and staked(plays[-1], service) == 1
 
 
-def test_orders_that_a_reorganisation_changed_are_read_again(scene: Scene) -> None:
+def test_orders_changed_by_a_reorganisation_are_read_again(scene: Scene) -> None:
     node, wallet = scene.chain.node, scene.wallet()
     first = scene.post(SETUP, wallet)
     service = watch(first, Limits(clients=frozenset({wallet.address})))
@@ -110,7 +110,7 @@ def test_own_disputes_are_found_by_state_after_a_restart(scene: Scene) -> None:
     assert play.phase is Phase.CONVICTED and staked(play, before) == 1
 
 
-def test_moves_come_by_their_deadlines_over_all_jobs(scene: Scene) -> None:
+def test_moves_of_all_jobs_are_made_by_deadline(scene: Scene) -> None:
     plays = [scene.claimed(SETUP, LIE) for _ in range(3)]
     service = watch(plays[0], named(*plays))
     for _ in plays:
@@ -148,7 +148,7 @@ def test_a_claim_whose_window_ends_first_does_not_wait_for_moves(scene: Scene) -
     assert staked(late, service) == 1
 
 
-def test_a_failure_in_one_job_leaves_the_others_alone(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_in_one_job_does_not_affect_the_others(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     broken, play = scene.claimed(SETUP, LIE), scene.claimed(SETUP, LIE)
     service = watch(play, named(broken, play))
     service.game.job = lambda job, read=service.game.job: 1 // 0 if job == broken.id else read(job)
@@ -161,7 +161,7 @@ def test_a_failure_in_one_job_leaves_the_others_alone(scene: Scene, capsys: pyte
 
 
 def test_the_branch_changes_within_a_round(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is read belongs to one block. After a header of a branch that is gone nothing is sent."""
+    """All reads belong to one block. After a header of a replaced branch nothing is sent."""
     play = scene.claimed(SETUP, LIE)
     service, node = watch(play, named(play)), scene.chain.node
     service.round()
@@ -208,8 +208,8 @@ def test_a_stake_has_the_number_of_its_block(scene: Scene, capsys: pytest.Captur
     assert staked(play, service) == 1
 
 
-def test_disputes_that_have_ended_count_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One was lost by time, so nothing more is staked on that claim; other claims are disputed all the same."""
+def test_ended_disputes_are_not_counted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One was lost by time, so there is no further stake on that claim; other claims are disputed nevertheless."""
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *given: ["it is 1"] if given[-1] else [])
     first = scene.claimed(SETUP, LIE)
     service = watch(first, Limits())
@@ -223,8 +223,8 @@ def test_disputes_that_have_ended_count_no_more(scene: Scene, monkeypatch: pytes
     assert staked(other, service) == 1 and staked(first, service) == 1
 
 
-def test_a_run_of_another_log_keeps_no_claim_waiting(scene: Scene) -> None:
-    """Mode logged, started again with another log: its dispute cannot be played on, other claims can."""
+def test_a_run_of_another_log_delays_no_other_claim(scene: Scene) -> None:
+    """Mode logged, restarted with another log: its dispute cannot be continued, other claims can be disputed."""
     old, other = scene.claimed(SETUP, LIE), scene.claimed(SETUP, LIE)
     before = watch(old, named(old))
     before.round()
@@ -236,8 +236,8 @@ def test_a_run_of_another_log_keeps_no_claim_waiting(scene: Scene) -> None:
     assert other.phase is Phase.CONVICTED
 
 
-def test_segments_posted_for_others_are_not_executed(scene: Scene) -> None:
-    """A right claim with disputes of a crowd: the auditor's run is not asked for any segment."""
+def test_segments_posted_for_other_auditors_are_not_executed(scene: Scene) -> None:
+    """A right claim with disputes of a crowd: the auditor's run computes no segment for them."""
     play = scene.claimed(SETUP)
     service = watch(play, named(play))
     machine = service.computation.history

@@ -41,7 +41,7 @@ def moves_of(state: dict[str, Any], play: Play, number: int | None = None) -> li
     return [m for m in every if number is None or number in m["disputes"]]
 
 
-def test_a_dispute_is_seen_to_narrow_move_by_move(scene: Scene) -> None:
+def test_a_dispute_is_shown_move_by_move(scene: Scene) -> None:
     play = scene.claimed(SETUP, LIE)
     auditor, watched = play.auditor(), reader(scene)
     narrow, kinds = [], []
@@ -73,10 +73,10 @@ def about_to(name: str, scene: Scene) -> Callable[[], object]:
 
 @pytest.mark.parametrize("name", ["challenge", "prove", "withdraw"])
 @pytest.mark.parametrize("undone", [False, True])
-def test_a_look_shows_one_block_whatever_comes_between_its_requests(
+def test_a_look_shows_one_block_despite_changes_between_its_requests(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str, undone: bool
 ) -> None:
-    """A move before any request, or a block that is undone, gives what stood before or what stands after."""
+    """After a move before any request, or an undone block, the look shows the state before it or the state after it."""
     move, node = about_to(name, scene), scene.chain.node
     watched = reader(scene)
     before, start = watched.look(), node.snapshot()
@@ -101,7 +101,7 @@ def test_a_look_shows_one_block_whatever_comes_between_its_requests(
 def interrupted(
     watched: Reader, patch: pytest.MonkeyPatch, node: RevmNode, when: int, change: Callable[[], object]
 ) -> tuple[dict[str, Any], int]:
-    """A look in which something happens before one request; how many there were."""
+    """A look with an interruption before one request; returns the number of requests."""
     calls, real = 0, node.handle
 
     def handle(method: str, params: list[Any]) -> dict[str, Any]:
@@ -125,23 +125,23 @@ def test_a_verdict_names_place_cause_and_words(scene: Scene) -> None:
     assert [s for *_, s in job_of(state, play)["strip"]].count("convicted") == 1
 
 
-def test_every_move_of_a_dispute_is_there_with_its_gas(scene: Scene) -> None:
+def test_every_move_of_a_dispute_is_shown_with_its_gas(scene: Scene) -> None:
     play = scene.claimed(SETUP, LIE)
     play.run_to_end(play.trainer, play.auditor())
     state = reader(scene).look()
-    told, node = moves_of(state, play), scene.chain.node
-    assert {m["transaction"] for m in told} == {
+    all_moves, node = moves_of(state, play), scene.chain.node
+    assert {m["transaction"] for m in all_moves} == {
         e.transaction.removeprefix("0x") for e in play.client.events(job=play.id)
     }
-    for move in told:
+    for move in all_moves:
         assert move["gas"] == int(node.receipts["0x" + move["transaction"]]["gasUsed"], 16) > 0
     names = [m["name"] for m in moves_of(state, play, 0)]
     assert names[0] == "challenge" and {"reveal", "select", "postSegment", "postTrace", "openLeaf"} <= set(names)
     assert dispute_of(state, play)["gas"] == sum(m["gas"] for m in moves_of(state, play, 0))
 
 
-def test_a_reveal_serves_the_disputes_that_came_to_its_node(scene: Scene) -> None:
-    """Two of one lie share every opening; an accuser that goes elsewhere does not."""
+def test_a_reveal_counts_for_every_dispute_at_its_node(scene: Scene) -> None:
+    """Two disputes of one lie share every opening; an accuser on another path does not."""
     play = scene.claimed(SETUP, LIE)
     first, second = play.auditor(), play.auditor()
     play.run(play.trainer, first, second)
@@ -175,7 +175,7 @@ def test_money_follows_from_the_events_to_the_wei(scene: Scene, how: str) -> Non
     assert int(job_of(state, play)["held"]) == balances(paid)[CONTRACT] >= 0
 
 
-def test_a_rule_of_money_that_is_not_the_contracts_is_noticed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_of_money_is_detected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     play = scene.claimed(SETUP)
     play.run_to_end(play.trainer)
     watched = reader(scene)
@@ -186,8 +186,8 @@ def test_a_rule_of_money_that_is_not_the_contracts_is_noticed(scene: Scene, monk
     assert not watched.look()["game"]["agrees"]
 
 
-def test_losses_and_additions_between_two_reads_are_a_difference(scene: Scene) -> None:
-    """Also where the chain was reorganised and disputes are no more."""
+def test_removals_and_additions_between_two_reads_are_a_difference(scene: Scene) -> None:
+    """Also if a reorganisation removed disputes."""
     play, watched = scene.claimed(SETUP, LIE), reader(scene)
     point = scene.chain.node.snapshot()
     before = watched.look()
@@ -201,7 +201,7 @@ def test_losses_and_additions_between_two_reads_are_a_difference(scene: Scene) -
     assert apply(after, json.loads(json.dumps(back))) == watched.look()
 
 
-def test_differences_of_any_states_mend_them() -> None:
+def test_the_difference_of_two_states_leads_from_one_to_the_other() -> None:
     draw = random.Random(1)
 
     def state() -> dict[str, Any]:
@@ -234,11 +234,11 @@ def test_a_job_that_has_ended_is_not_read_again(scene: Scene, monkeypatch: pytes
     play.run_to_end(play.trainer)
     watched = reader(scene)
     before = watched.look()
-    monkeypatch.setattr(watched.game, "job", None)  # asking would raise
+    monkeypatch.setattr(watched.game, "job", None)  # a request would raise
     assert watched.look() == before | {"game": watched.look()["game"]}
 
 
-def test_a_node_that_is_away_is_an_error_and_not_a_state(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_node_is_an_error_and_not_a_state(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = reader(scene)
 
     def away(*_: Any) -> Any:
@@ -250,11 +250,11 @@ def test_a_node_that_is_away_is_an_error_and_not_a_state(scene: Scene, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("untrusted", "expected"),
     [("conv1", "conv1"), ("<b>", "<b>"), ("a\u202eb", "a\\u202eb"), ("x\ny\x1b[2J", "x y\\x1b[2J"), ("é漢", "é漢")],
 )
-def test_untrusted_text_is_shown_as_text(told: str, expected: str) -> None:
-    assert shown(told) == expected
+def test_untrusted_text_is_shown_as_text(untrusted: str, expected: str) -> None:
+    assert shown(untrusted) == expected
 
 
 def test_a_long_text_is_cut() -> None:
@@ -262,8 +262,8 @@ def test_a_long_text_is_cut() -> None:
     assert text.startswith("m" * LONGEST + "…") and "1,048,576" in text and len(text) < LONGEST + 40
 
 
-def test_a_delivery_is_shown_while_it_runs(scene: Scene, tmp_path: Path) -> None:
-    """Which window runs, whether the client has confirmed, what it requested."""
+def test_a_delivery_in_progress_is_shown(scene: Scene, tmp_path: Path) -> None:
+    """The current window, the client's confirmation, its requests."""
     x = offered(scene, tmp_path).finalize()
     look = reader(scene)
     job = job_of(look.look(), x.play)

@@ -71,8 +71,8 @@ def test_every_move_of_a_game_is_announced(scene: Scene, lie: object) -> None:
     assert not owed(play, "trainer", trainer.address)
 
 
-def test_an_auditor_with_a_dispute_opens_no_other(scene: Scene) -> None:
-    """Neither while it is open, nor after it was lost."""
+def test_an_auditor_with_a_dispute_opens_no_second_one(scene: Scene) -> None:
+    """Neither while it is open, nor after it is lost."""
     play = scene.claimed(SETUP, LIE)
     auditor, other = play.auditor(), play.auditor()
     auditor.step()
@@ -103,7 +103,7 @@ def test_a_delivery(scene: Scene, tmp_path: Path) -> None:
     assert "closeDelivery" in owed(play, "client")
 
 
-def test_it_is_reported_as_text_and_json(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duties_are_reported_as_text_and_json(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     play = scene.claimed(SETUP, LIE)
     play.auditor().step()
     explain(play.client, play.id, list(ROLES), None, Reporter(True))
@@ -137,7 +137,7 @@ def test_times_are_local_and_roles_are_those_of_the_glossary(
 def test_the_metric_is_of_the_most_pressing_duty(scene: Scene) -> None:
     play = scene.claimed(SETUP, LIE)
     telemetry, reporter = Telemetry("trainer"), Reporter(True, "trainer")
-    tell_deadline(play.client, play.id, "trainer", play.trainer.address, reporter)  # nobody listens
+    tell_deadline(play.client, play.id, "trainer", play.trainer.address, reporter)  # there is no listener
     reporter.listeners.append(telemetry.hear)
     tell_deadline(play.client, play.id, "trainer", play.trainer.address, reporter)
     assert 'over_worst{role="trainer"} +Inf' in telemetry.metrics()
