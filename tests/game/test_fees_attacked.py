@@ -193,7 +193,7 @@ def test_an_auditor_stakes_once_at_a_time(scene: Scene) -> None:
 
 
 def test_roots_of_the_claim_are_contested_before_later_posts(scene: Scene) -> None:
-    """Of a claim "diverged" the last segment and trace, whatever accomplices had posted since."""
+    """Of a claim "diverged" the last segment and trace, despite later posts of accomplices."""
     play = diverged(scene, 8)
     accuser = play.auditor(None, FalseAccuser, step_wanted=2)
     for _ in range(12):

@@ -82,8 +82,8 @@ def test_a_sybil_in_all_roles_loses_half_of_the_bond(scene: Scene) -> None:
     play.run(Mistaken(scene.game(wallet), play.id, play.machine(None)))
     assert play.phase is Phase.CONVICTED and play.job.open == 0
     assert play.client.burnt() >= spec.trainer_bond - spec.trainer_bond // 2
-    everybody = play.paid(play.trainer) + play.paid(own)
-    assert everybody == spec.reward + play.job.disputes * spec.stake + spec.trainer_bond // 2
+    total_paid = play.paid(play.trainer) + play.paid(own)
+    assert total_paid == spec.reward + play.job.disputes * spec.stake + spec.trainer_bond // 2
 
 
 @pytest.mark.parametrize("mode", ["REFUSE", "BURN", "REENTER"])

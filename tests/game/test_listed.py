@@ -118,7 +118,7 @@ LISTED = {
         "refused; same money",
         "test_listed_calls.test_after_the_end_no_call_changes_the_job",
     ),
-    "forced ether": ("belongs to nobody, disturbs nothing", "test_listed_calls.test_forced_ether_has_no_effect"),
+    "forced ether": ("belongs to no account, has no effect", "test_listed_calls.test_forced_ether_has_no_effect"),
     "unknown calls, plain ether": ("refused", "test_listed_calls.test_the_contract_takes_no_plain_ether"),
     "restart, lost store": ("goes on, or abstains", "test_restart.test_killed_before_every_move"),
 }
@@ -155,8 +155,8 @@ def test_the_trace_of_another_step(scene: Scene) -> None:
 
 
 def test_a_cheat_that_answers_all_other_disputes(scene: Scene) -> None:
-    """T10, T11: sybils on all other paths are answered, the honest dispute is not: its clock runs out, whatever the
-    others do."""
+    """T10, T11: sybils on all other paths are answered, the honest dispute is not: its clock runs out,
+    independent of the others."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     due(auditor).send(auditor.game)

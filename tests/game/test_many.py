@@ -152,7 +152,7 @@ def test_several_frauds_and_all_kinds_of_auditors_at_once(scene: Scene) -> None:
 
 
 def test_jobs_on_one_contract_do_not_affect_each_other(scene: Scene) -> None:
-    """I13, C6: the same data in three jobs of one contract: an honest claim, a cheat's, one that nobody challenges."""
+    """I13, C6: the same data in three jobs of one contract: an honest claim, a cheat's, one without a challenge."""
     plays = [scene.claimed(SETUP), scene.claimed(SETUP, LIE), scene.claimed(SETUP)]
     auditors = [plays[0].auditor(LIE, Mistaken), plays[1].auditor(), plays[2].auditor()]
     for _ in range(60):

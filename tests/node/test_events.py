@@ -117,9 +117,9 @@ def test_ranges_shrink_after_an_endpoints_refusal(provider: Provider, born: int,
 @pytest.mark.parametrize(
     "code",
     [
-        pytest.param({"result": "0x"}, id="a pruned node that says so of every old state"),
-        pytest.param({"error": {"code": -32000, "message": "missing trie node"}}, id="one that refuses"),
-        pytest.param({"result": None}, id="one that says nothing"),
+        pytest.param({"result": "0x"}, id="a node that shows no code at old blocks"),
+        pytest.param({"error": {"code": -32000, "message": "missing trie node"}}, id="a node that refuses"),
+        pytest.param({"result": None}, id="a node that returns null"),
     ],
 )
 def test_all_events_are_found_if_the_deployment_is_not_shown(provider: Provider, born: int, code: Request) -> None:

@@ -366,7 +366,7 @@ def _integers() -> dict[str, torch.Tensor]:
 CASES: dict[str, Case] = {
     "views": on((3, 4), _views),
     "copies": on((3, 4), _copies),
-    "tensors from nowhere": on((3, 4), _made),
+    "tensors without operands": on((3, 4), _made),
     "reductions": on((3, 5), _reductions),
     "order": on((3, 5), _order),
     "indexing": Case(Indexing, _indices),

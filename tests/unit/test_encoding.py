@@ -115,8 +115,8 @@ def test_any_bytes_are_refused_or_canonical(record: bytes) -> None:
 REFUSED = {
     "kind 0": ("00 00 00 00000001", "0 is not a valid Code"),
     "kind 9": ("09 00 00 00000001", "9 is not a valid Code"),
-    "a function that is none": ("01 00 00 00000001 01 00000001", "0 is not a valid Function"),
-    "a variant that is none": (
+    "an unknown function": ("01 00 00 00000001 01 00000001", "0 is not a valid Function"),
+    "an unknown variant": (
         "03 03 00 00000018 00000002 00000003 00000004 00000005 02 01010203 02000005",
         "valid Variant",
     ),
@@ -129,7 +129,7 @@ REFUSED = {
         "03 02 00 00000018 00000002 00000003 00000004 00000005 04 01010203 02000005",
         "canonical",
     ),
-    "a class of references that is none": (
+    "an unknown class of references": (
         "06 00 01 00000002 00000002 00000005 06000005",
         "class 6, which does not exist",
     ),

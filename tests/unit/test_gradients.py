@@ -97,7 +97,7 @@ FORWARD: dict[str, Forward] = {
     "a slice of a list": lambda m, x: m.last(_layers(m.each[:-1], x)),
     "a list made of parameters": lambda m, x: m.last(_layers(nn.ParameterList([m.each[0], m.each[2]]), x)),
     "a copied dictionary": lambda m, x: m.last(x * sum(m.named.copy().values())),
-    "what is a parameter": _tests_for_parameters,
+    "tests for a parameter": _tests_for_parameters,
 }  # fmt: skip
 
 

@@ -167,13 +167,13 @@ def test_slots_start_from_the_optimizers_initial_state() -> None:
 
 
 REFUSED = {
-    "what decides by values": (
+    "branches on values": (
         ByValues,
         r"ByValues branches on the values of its tensors, test_optimizers_as_written\.py line \d+",
     ),
-    "what computes with several parameters": (AllAtOnce, "computes with several parameters at once"),
-    "what needs a closure": (optim.LBFGS, "LBFGS needs a closure, which computes the loss again"),
-    "what needs sparse gradients": (optim.SparseAdam, "SparseAdam does not support dense gradients"),
+    "computes with several parameters": (AllAtOnce, "computes with several parameters at once"),
+    "needs a closure": (optim.LBFGS, "LBFGS needs a closure, which computes the loss again"),
+    "needs sparse gradients": (optim.SparseAdam, "SparseAdam does not support dense gradients"),
 }
 
 

@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_named(bundle, world, broken):
     at = next(i for i, op in enumerate(bundle.program.operators) if isinstance(op, Contract))
     name = re.escape(bundle.program.operator_name(at))
     assert re.match(f"rank {broken} computes other bits: step 1, operator {name}, element 5 of rank", text[0]), text[0]
-    assert text[1:] == [f"{text[0]} (said)"] * (world - 1), "one sentence, said by one rank"
+    assert text[1:] == [f"{text[0]} (said)"] * (world - 1), "one sentence, reported by one rank"
 
 
 def test_a_fault_that_does_not_recur_is_reported(bundle):
@@ -103,4 +103,4 @@ def test_a_rank_with_wrong_sums_of_its_terms_is_named(world, broken):
     assert re.match(
         f"rank {broken} computes other bits: step 1, operator .* whose terms it adds up wrongly", text[0]
     ), text[0]
-    assert text[1:] == [f"{text[0]} (said)"] * (world - 1), "one sentence, said by one rank"
+    assert text[1:] == [f"{text[0]} (said)"] * (world - 1), "one sentence, reported by one rank"

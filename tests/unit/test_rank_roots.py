@@ -38,7 +38,7 @@ def roots_of(state: list[tuple[torch.Tensor, Form]], world: int) -> list[bytes]:
         return roots.shared_roots(group, parts, [(form, tensor.numel()) for tensor, form in state])
 
     first, *others = together(world, work)
-    assert others == [[]] * (world - 1), "rank 0 alone is told"
+    assert others == [[]] * (world - 1), "rank 0 alone has the root"
     return first
 
 

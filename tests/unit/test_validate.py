@@ -116,16 +116,10 @@ BROKEN = {
     "an operator that reads a later one": Broken(
         MAXIMA, fields(operand=op(SHIFTED)), "reads OPERATOR 5, which does not exist"
     ),
-    "a state tensor that is none": Broken(
-        PRODUCT, fields(b=Ref(RefClass.STATE, 3)), "reads STATE 3, which does not exist"
-    ),
-    "a constant that is none": Broken(
-        SUMS, fields(b=Ref(RefClass.CONSTANT, 1)), "reads CONSTANT 1, which does not exist"
-    ),
-    "a datum that is none": Broken(LOAD, fields(table=Ref(RefClass.DATA, 2)), "reads DATA 2, which does not exist"),
-    "a scalar that is none": Broken(
-        UPDATE, access(1, ref=Ref(RefClass.SCALAR, 1)), "reads SCALAR 1, which does not exist"
-    ),
+    "an unknown state tensor": Broken(PRODUCT, fields(b=Ref(RefClass.STATE, 3)), "reads STATE 3, which does not exist"),
+    "an unknown constant": Broken(SUMS, fields(b=Ref(RefClass.CONSTANT, 1)), "reads CONSTANT 1, which does not exist"),
+    "an unknown datum": Broken(LOAD, fields(table=Ref(RefClass.DATA, 2)), "reads DATA 2, which does not exist"),
+    "an unknown scalar": Broken(UPDATE, access(1, ref=Ref(RefClass.SCALAR, 1)), "reads SCALAR 1, which does not exist"),
     "an immediate with an index": Broken(
         COUNT, access(1, ref=Ref(RefClass.IMMEDIATE, 1)), "reads IMMEDIATE 1, which does not exist"
     ),
@@ -246,7 +240,7 @@ BROKEN = {
     "a sum with a second operand": Broken(LOSS, fields(b=WEIGHTS), "a sum has n = 1 and no second operand"),
     "blocks of nothing": Broken(MAXIMA, fields(block=0), "0 elements; 1 to 2147483647 are allowed"),
     "blocks beyond 31 bits": Broken(MAXIMA, fields(block=2**31), "a size of .* is out of range"),
-    "a population of nobody": Broken(0, fields(population=0), "a size of .* is out of range"),
+    "a population of size 0": Broken(0, fields(population=0), "a size of .* is out of range"),
     "a population beyond 31 bits": Broken(0, fields(population=2**31), "a size of .* is out of range"),
     "no random words": Broken(WORDS, fields(elements=0), "0 elements; 1 to 2147483647 are allowed"),
     "too many random words": Broken(WORDS, fields(elements=2**31), "2147483648 elements; 1 to 2147483647 are allowed"),

@@ -266,7 +266,7 @@ STEPS: Mapping[str, tuple[Callable[[], Task], Any]] = {
     "the milestones a step late": (_stairs, _later_by_one(6)),
     "the last milestone a step late": (_stairs, _later_by_one(16)),
     "the last share of an average": (line(average="equal"), patch.object(lower._Lowering, "_scalar", _averaged)),
-    "clipping what sleeps later": (
+    "clipping parts that are frozen later": (
         line(clip=0.1, frozen={"bias": (5, 6)}),
         patch.object(lower._Lowering, "_awake", lambda self, name, norm: norm),
     ),
@@ -296,7 +296,7 @@ STEPS: Mapping[str, tuple[Callable[[], Task], Any]] = {
     ),
     "clipping without 1e-6": (line(clip=0.01), patch.object(lower._Lowering, "_clipped", _without_epsilon)),
     "clipping on one side": (line(clip_value=0.01), patch.object(lower, "clamp", _one_sided)),
-    "clipping what sleeps": (
+    "clipping frozen parts": (
         line(clip=0.1, frozen={"bias": 3}),
         patch.object(lower._Lowering, "_awake", lambda self, name, norm: norm),
     ),

@@ -107,7 +107,7 @@ def _attention() -> dict[str, Case]:
     return {
         "attention": over(Attention, 4, 6),
         "attention, causal": over(lambda: Attention(is_causal=True), 4, 6),
-        "attention, a row that sees nothing": over(lambda: Attention(masked=True), 4, 6),
+        "attention, a fully masked row": over(lambda: Attention(masked=True), 4, 6),
         "attention, rotary": over(lambda: Attention(rotary=True, is_causal=True, scale=0.3), 4, 6),
         "attention by hand": over(ByHand, 4, 6),
         "multi-head attention": over(lambda: _Self(nn.MultiheadAttention(6, 2, batch_first=True)), 4, 6),

@@ -140,7 +140,7 @@ def test_an_audit_compares_the_keys_with_the_order(run: vgame.Run, bundle: vgame
         vgame.audit(other, segments=(1, 1))
     root = keys_root(*load_keys(path.parent, bundle.program.labels.state)).hex()
     spec.write_text(re.sub(r'(?<="keys_root": ")\w+', root, spec.read_text()))
-    assert vgame.audit(other, segments=(1, 1)).match, "nobody's order is in hand"
+    assert vgame.audit(other, segments=(1, 1)).match, "no order is given"
     with pytest.raises(vgame.StoreError, match="other names"):
         vgame.audit(other, order=tmp_path / "order", segments=(1, 1))
 

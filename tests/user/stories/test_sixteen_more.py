@@ -199,7 +199,7 @@ def muon() -> Story:
     both = [
         torch.optim.Muon([p for p in model.parameters() if p.dim() == 2], lr=0.02), torch.optim.AdamW(flat, lr=0.01)
     ]  # fmt: skip
-    return Story(model, labels, both, follow=2e-2)  # Muon itself computes in bfloat16, whatever the weights are
+    return Story(model, labels, both, follow=2e-2)  # Muon itself computes in bfloat16, for weights of any type
 
 
 def nadam() -> Story:
