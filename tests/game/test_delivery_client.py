@@ -116,7 +116,7 @@ def test_a_client_that_cannot_pay_a_request_declines(poor: Partial) -> None:
     with pytest.raises(ChainError, match="needed to request chunk 1 of tensor 1 and still decline: send it some ether"):
         poor.receive()
     poor.wait(MARGIN - 1)
-    poor.presses()
+    poor.is_refused()
     assert poor.play.phase is Phase.DECLINED and not poor.requested_chunks()
 
 
@@ -125,7 +125,7 @@ def test_a_client_that_can_pay_some_requests_declines_for_the_others(poor: Parti
     gas = poor.game.answer_gas(poor.play.id, DELIVERY.program.states[1].elements, 0)
     poor.play.scene.chain.node.evm.set_balance(poor.play.client.wallet.address, 6 * gas * 20 * GWEI)
     poor.wait(MARGIN - 1)
-    poor.presses()
+    poor.is_refused()
     assert poor.play.phase is Phase.DECLINED and 0 < len(poor.requested_chunks()) < 5
 
 
@@ -143,7 +143,7 @@ def test_credits_pay_for_requests(scene: Scene, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(scene.chain, "fees", lambda: (20 * GWEI, GWEI), raising=False)
     scene.chain.node.evm.set_balance(address, GWEI)
     sides.wait(SPEC.confirm_window // 4)
-    sides.presses()
+    sides.is_refused()
     assert sides.requested_chunks() == [(1, 1)] and sides.play.client.credits(address) == 0
 
 
@@ -182,7 +182,7 @@ def test_only_the_offer_that_was_fetched_is_confirmed(scene: Scene, tmp_path: Pa
     sides.play.pass_window()
     assert sides.trainer.step() and sides.play.phase is Phase.DELIVERING
     sides.refuse = lambda name, first, size: True
-    sides.presses()
+    sides.is_refused()
     assert not sides.game.exchange(sides.play.id).confirmed_at
     sides.refuse = lambda name, first, size: False
     assert sides.receive() is None and sides.game.exchange(sides.play.id).confirmed_at
