@@ -113,7 +113,7 @@ def test_a_kill_at_every_transaction_loses_and_repeats_none(
                 handler.kill = staticmethod(lambda: self.process.kill())
                 return url
 
-        monkeypatch.setattr(f"{__name__}.Mortal", KilledAtTransactions)
+        monkeypatch.setattr(f"{__name__}.KilledPlayer", KilledAtTransactions)
         wins(node, 0, random.Random(0))
         assert handler.kills >= 16  # twice for each of its transactions
         check_money(node)
