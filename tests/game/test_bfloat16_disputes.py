@@ -156,8 +156,8 @@ def drawn(function: Function, random: Random) -> tuple[int, ...]:
 
 
 class OtherClass(CheatingHistory):
-    """Its blocks do not say that their sum is rounded to 8 bits: the contract refuses blocks that do, as the sum of
-    such a word."""
+    """Its blocks lack the class of sums rounded to 8 bits; with that class the contract would refuse blocks of a word
+    off the grid."""
 
     def partials(self, step: int, operator: int, element: int) -> list[bytes]:
         return unmarked(super().partials(step, operator, element))

@@ -36,7 +36,7 @@ def finalized(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
     monkeypatch.setattr(scene.chain, "is_development", False)
     monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
 
-    def says(answer: Callable[[], Any]) -> None:
+    def set_answer(answer: Callable[[], Any]) -> None:
         usual = scene.chain.node.methods["eth_getBlockByNumber"]
         monkeypatch.setitem(
             scene.chain.node.methods,
@@ -44,7 +44,7 @@ def finalized(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
             lambda number, full=False: answer() if number == "finalized" else usual(number, full),
         )
 
-    return says
+    return set_answer
 
 
 def http(status: int) -> Callable[[], Any]:

@@ -128,7 +128,7 @@ def flipped(content: bytes, place: int) -> bytes:
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-#: What is damaged -> (words, siblings, path, state before, its path), damaged.
+#: Damaged part -> (words, siblings, path, state before, its path), damaged.
 DAMAGES: dict[str, Callable[..., tuple[Any, ...]]] = {
     "first byte": lambda w, s, p, t, q: (flipped(w, 0), s, p, t, q),
     "last byte": lambda w, s, p, t, q: (flipped(w, -1), s, p, t, q),

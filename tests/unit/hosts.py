@@ -45,7 +45,7 @@ LOCAL = Host("127.0.0.1")
 
 @contextmanager
 def two_hosts() -> Iterator[tuple[tuple[Host, Host], str]]:
-    """(two hosts, what their link does). Skips where namespaces are not allowed."""
+    """(two hosts, the properties of their link). Skips the test if namespaces are not allowed."""
     if not shutil.which("ip") or not shutil.which("tc"):
         pytest.skip("no ip and tc (iproute2): several hosts are not tested")
     tag = f"vg{os.getpid() % 100000}"

@@ -1,4 +1,4 @@
-"""Parts that are frozen for some steps, and several optimizers in one step, beside torch's own loop."""
+"""Parts that are frozen for some steps, and several optimizers in one step, compared with torch's own loop."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ AVERAGES = {"equal": "equal", "decay": 0.9}
 
 @pytest.mark.parametrize("average", AVERAGES.values(), ids=AVERAGES)
 def test_averages_are_those_of_averaged_models(average) -> None:
-    """Clipping by value too: torch's own functions beside the program."""
+    """Clipping by value too: the program is compared with torch's own functions."""
     program = lowered(lambda p: optim.SGD(p, lr=0.5), average=average, clip_value=0.01)
     executor = Executor(program.program, program.data, program.scalars, SEED)
     state = executor.initial(program.state)

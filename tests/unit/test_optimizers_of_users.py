@@ -270,7 +270,7 @@ def test_schedulers_with_shared_state_are_refused_and_with_a_table_accepted() ->
     assert torch.equal(program.scalars[:, 0].abs(), torch.tensor([0.05, 0.025] * 2))
 
 
-def test_a_list_that_a_scheduler_changes_in_place_is_seen() -> None:
+def test_a_list_changed_in_place_by_a_scheduler_is_followed() -> None:
     class Betas(lr_scheduler.LRScheduler):
         def get_lr(self) -> list[float]:
             self.optimizer.param_groups[0]["betas"][0] = 0.5 + 0.01 * self.last_epoch

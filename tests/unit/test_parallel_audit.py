@@ -143,7 +143,7 @@ def test_a_run_with_a_log(tmp_path: Path) -> None:
     assert two.match and two == one
 
 
-def test_a_stopped_audit_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_audit_is_resumed(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = tmp_path / "record"
     seen: list[int] = []
 
@@ -182,7 +182,7 @@ def test_a_signal_ends_an_audit_and_its_workers_at_once(copy: Path, number: int,
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_an_audit_that_a_signal_ended_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_ended_by_a_signal_is_resumed(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, stopped, audit, record = [], [], _Worker.audit, tmp_path / "record"
 
     def audited(self: _Worker, part):

@@ -65,7 +65,7 @@ def errors(bundle, world: int, broken: int | None, times: int = 10**9, vendor: V
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_ranks_that_agree_go_on(bundle, world):
+def test_ranks_that_agree_continue(bundle, world):
     assert errors(bundle, world, None) == [single_root(bundle, 2)] * world
 
 

@@ -108,7 +108,7 @@ class TestConnected:
         assert not many.match and (one.differs, one.mine) == (many.differs, many.mine)
         assert len((tmp_path / "record").read_text().splitlines()) == 2
 
-    def test_a_stopped_audit_goes_on(self, run: Path, tmp_path: Path, address: str) -> None:
+    def test_a_stopped_audit_is_resumed(self, run: Path, tmp_path: Path, address: str) -> None:
         record, done = tmp_path / "record", []
         with pytest.raises(vgame.Cancelled):
             vgame.audit(

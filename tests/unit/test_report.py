@@ -124,7 +124,7 @@ def test_the_report_is_the_page_with_the_state_and_the_story(tmp_path: Path) -> 
 
 
 def printed(result: Result) -> str:
-    """What the screen prints of a result: its verdicts, then the table."""
+    """The screen's output for a result: its verdicts, then the table."""
     screen = Screen()
     screen.console = Console(file=StringIO(), width=200, highlight=False)
     for dossier in (*result.accusations, *result.attacks):

@@ -46,8 +46,8 @@ def test_every_word_of_adam_is_that_of_the_exact_formula(beta: float) -> None:
 
 
 def test_ties_go_to_even_however_close_the_first_enclosure() -> None:
-    """1 + 2^-24 is a tie, and 0.1 (1 + 2^-24) / (1 - 0.9) too; 1 + 2^-24 + 2^-200 is none, and is decided in the third
-    enclosure."""
+    """1 + 2^-24 is a tie, and 0.1 (1 + 2^-24) / (1 - 0.9) too; 1 + 2^-24 + 2^-200 is no tie, and is decided in the
+    third enclosure."""
     assert word(Fraction(TIE)) == word(Fraction(1)) == 0x3F800000
     assert word(Adam((0.9, 0.9), 0, 0, True).scalars["rate"](Fraction(RATES[-1]), 1)) == 0x3F800000
     calls = []

@@ -1,4 +1,4 @@
-"""Torch models beside their lowered programs: the same steps in binary64 by torch and in exact binary32 by the
+"""Torch models compared with their lowered programs: the same steps in binary64 by torch and in exact binary32 by the
 executor.
 
 Here, and only here, a relative tolerance is right: torch is not exact; the programs' bits are checked against the

@@ -283,7 +283,7 @@ def test_a_game_is_played_in_python(
         assert not watcher.step() and "auditor: job" in caplog.text and "MATCH, own root" in caplog.text
         chain.advance(bundle.terms.challenge_window + 1)
         with monkeypatch.context() as patch:
-            patch.setattr("vgame.agents.local_run.LocalRun.__init__", None)  # `run` goes on with the run of `step`
+            patch.setattr("vgame.agents.local_run.LocalRun.__init__", None)  # `run` continues the run of `step`
             assert seller.run() == "final" and order.phase == "final"
         watcher.run()
         with pytest.raises(vgame.VgameError, match="start `vgame trainer --device compatible`"):
