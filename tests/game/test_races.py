@@ -52,12 +52,12 @@ def test_a_move_that_lost_a_race_is_reported() -> None:
         starved = patch.object(Wallet, "send", lambda wallet, to, data, value, gas: send(wallet, to, data, value, 0))
         with starved, pytest.raises(LostRace, match="selectElement"):
             call.send(auditor.game)
-        let_go(auditor)
+        end_pauses(auditor)
         auditor.step()
         assert play.dispute().level is Level.ELEMENT
 
 
-def let_go(player: Player) -> None:
+def end_pauses(player: Player) -> None:
     """Its pauses are over."""
     for pause in player.game.wallet.pauses.known.values():
         pause.end = time.monotonic()
@@ -87,7 +87,7 @@ def test_a_reverting_timeout_is_sent_at_growing_intervals() -> None:
                     auditor.step()
                 assert not any(auditor.step() for _ in range(5)) and len(sent) == number
                 assert last_pause(auditor).seconds == PAUSE * 2 ** (number - 1)
-        let_go(auditor)
+        end_pauses(auditor)
         assert auditor.step() and play.phase is Phase.CONVICTED and not auditor.game.wallet.pauses.vain
 
 

@@ -190,7 +190,7 @@ def test_the_branch_changes_within_a_round(scene: Scene, capsys: pytest.CaptureF
     assert play.phase is Phase.CONVICTED
 
 
-def test_a_stake_has_the_number_of_its_block(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stake_has_the_nonce_of_its_block(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     """Another transaction of the account is waiting, or is newer than the block of this round."""
     play = scene.claimed(SETUP, LIE)
     service, node = watch(play, named(play)), scene.chain.node
