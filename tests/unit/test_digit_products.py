@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -298,3 +302,30 @@ def test_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(dot(a, b), expected)
     with own_kernels(False):
         assert torch.equal(dot(a, b), expected)
+
+
+CACHED = """
+import hashlib, sys, torch
+from vgame.arithmetic.indexed_matrix import places_of
+from vgame.arithmetic.numba import digit_products
+from vgame.arithmetic.numba.digit_tile import permitted
+assert permitted()
+a, b = torch.randn(2, 1, 20, 1100, generator=torch.Generator().manual_seed(4))
+for early in sys.argv[1:]:
+    sums, *squares = (torch.empty(1, *shape, dtype=torch.float64) for shape in ((20, 20), (20,), (20,)))
+    digit_products.multiply(places_of(a), places_of(b), sums, tuple(squares), early == "early")
+    print(early, hashlib.sha256(sums.numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.wide
+def test_a_cache_keeps_the_loops_of_two_processes_apart(tmp_path: Path) -> None:
+    """Each compiles one of two closures of one function; a process that loads both runs both."""
+    found = dict[str, set[str]]()
+    for order in (["early"], ["whole"], ["early", "whole"], ["whole", "early"]):
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", CACHED, *order]
+        output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        for early, digest in map(str.split, output.splitlines()):
+            found.setdefault(early, set()).add(digest)
+    assert [len(digests) for digests in found.values()] == [1, 1] and found["early"] != found["whole"]

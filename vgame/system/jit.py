@@ -166,9 +166,16 @@ def _in_turn(compile_: Callable) -> Callable:
 
 
 def compiled_loop(**options: Any) -> Callable[[Callable], Any]:
-    """A decorator like numba's `njit`; the loops do not hold the interpreter's lock."""
+    """A decorator like numba's `njit`; the loops do not hold the interpreter's lock.
+
+    INVARIANT: closures of one function that hold different values have different names. numba names machine code by the
+    name of the function, a counter of the process, and types: two closures that two processes have compiled could have
+    one name, and a process that loads both would run one for the other.
+    """
 
     def compile_(function: Callable) -> Any:
+        if function.__closure__:
+            function.__qualname__ += f".{sha256(repr(_code(function)).encode()).hexdigest()[:12]}"
         loop = njit(nogil=True, **options)(function)
         with suppress(RuntimeError, OSError):  # there is no folder for the cache, or a file has just gone
             loop._cache = _Cache(function, options)

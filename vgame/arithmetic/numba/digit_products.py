@@ -221,7 +221,7 @@ def _loop_of(slices: int) -> Callable[..., int]:
         a, b = panels
         out, strides, to, bounds_a, bounds_b, found, limit = rounding
         rows, columns = shape
-        near = level.size // words * SIDE
+        near = max(level.size // words, 1) * SIDE
         step, rounds = slices * BYTES, last_chunk and out.size > 0
         panel = steps * step
         corner, line, places = np.empty(SIDE * SIDE), np.empty(SIDE * SIDE, np.float32), np.empty(SIDE * SIDE, np.int32)
