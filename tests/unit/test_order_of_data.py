@@ -140,7 +140,7 @@ def test_running_statistics_are_not_carried() -> None:
     [
         (16, {"order": "sorted"}, "order = 'sorted': one of shuffled, sequential, streams"),
         (3, {"order": "streams"}, "3 samples are fewer than the 4 rows"),
-        (64, {"order": "streams", "window": 4, "stride": 2}, "only with stride = 4"),
+        (64, {"order": "streams", "window": 4, "stride": 2}, "set stride = 4"),
     ],
 )
 def test_invalid_orders_are_refused(samples: int, options: dict, expected: str) -> None:

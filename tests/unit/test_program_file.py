@@ -119,7 +119,7 @@ def test_the_finite_flag_is_set_exactly_where_it_must_be() -> None:
 def test_the_error_of_an_invalid_record_names_its_operator() -> None:
     record = bytearray(PROGRAM_WITH_ALL.records[4])
     record[0] = 9
-    with pytest.raises(ProgramError, match="operator 4 of it is no operator"):
+    with pytest.raises(ProgramError, match="operator 4 of it is not a valid operator"):
         decode_program(with_record(4, bytes(record)), "it")
 
 
