@@ -228,7 +228,7 @@ def test_a_job_that_expired_during_training_is_not_claimed(play: Play, train: Ca
 
     with pytest.raises(Over, match=f"expired without a claim: the bond of {SPEC.trainer_bond} wei is lost"):
         train(play, expires)
-    assert [event for event, _ in play.said] == ["accepted"]
+    assert [event for event, _ in play.recorded] == ["accepted"]
     with pytest.raises(Over, match="expired without a claim"):
         train(play, lambda: pytest.fail("trained"))
 
