@@ -38,8 +38,8 @@ class Job:
     """Passes over the data; a pass has as many steps as a DataLoader has batches. The last step may reach into the next
     pass."""
     interval: int | None = None
-    """Steps between two checkpoints; None: a tenth of all steps. Each checkpoint takes the space of one state. An
-    interval is executed again after an interruption of training, when a part is audited, and for each duty in a
+    """Steps between two checkpoints; None: a tenth of all steps. A checkpoint takes the disk space of one state. A
+    shorter interval costs more disk space, but less computing after an interruption, in an audit of a part, and in a
     dispute."""
     seed: int = 0
     """Seed of the samples' order and of dropout, from 0 to 2^64 - 1. It is public; another seed gives another run."""

@@ -178,9 +178,8 @@ class Measured:
         self.disputes.append(len(self.play.disputes()))
 
 
-def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock of its dispute runs. An auditor without a dispute measures before its first stake."""
-    play = scene.claimed(SETUP, LIE)
+def processes(play: Play, monkeypatch: pytest.MonkeyPatch) -> tuple[Measured, Callable[[Path], AuditorService]]:
+    """(the run of one account, what begins a process of its auditor with a store)."""
     first = watch(play, Limits(jobs=frozenset({play.id})))
     run = Measured(first.computation, play)
     run.computation.bundle.identity, run.computation.run = bytes(32), lambda: None
@@ -188,18 +187,24 @@ def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monk
     monkeypatch.setattr(service_module, "load_bundle", lambda _: SimpleNamespace(mode="correct"))
     monkeypatch.setattr(service_module, "find_order", lambda *_: None)
     monkeypatch.setattr(service_module, "count_moves", lambda _: SimpleNamespace(auditor_gas=1))
-    seat: Any = SimpleNamespace(log=None, published=[], bundle=None, store=tmp_path, poll=0.0)
 
-    def begin() -> AuditorService:
+    def begin(store: Path) -> AuditorService:
+        seat: Any = SimpleNamespace(log=None, published=[], bundle=None, store=store, poll=0.0)
         return service_module.auditor_of(first.game, seat, "cpu", Reporter(), first.limits)
 
-    rounds(begin(), 1)
+    return run, begin
+
+
+def test_a_restart_answers_before_it_measures(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock of its dispute runs. An auditor without a dispute measures before its first stake."""
+    play = scene.claimed(SETUP, LIE)
+    run, begin = processes(play, monkeypatch)
+    rounds(begin(tmp_path), 1)
     assert run.disputes == [0]
     play.trainer.step()
     assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR and run.disputes == [0]
     before = play.dispute().position
-    again = begin()
-    rounds(again, 1)
+    rounds(begin(tmp_path), 1)
     assert play.dispute().position != before and run.disputes == [0]
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from frauds import LIE, SETUP
 from scene import Play, Scene
-from test_failed_stakes import Measured, rounds
+from test_failed_stakes import processes, rounds
 from test_watch import staked, watch
 
-import vgame.agents.auditor_service as service_module
 from vgame.agents import retry
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
@@ -95,33 +94,28 @@ def test_a_restarted_auditor_behind_a_stopped_node_does_not_measure(
     assert not measured
 
 
-def test_an_auditor_measures_before_no_move_where_its_memory_is_lost(
+def test_an_auditor_that_has_lost_its_memory_answers_before_it_measures(
     scene: Scene, room_for_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/players.md section 2: store lost, or stuck: start the role with an empty store, or elsewhere with the same
     key. Its dispute waits for it."""
     play = scene.claimed(SETUP, LIE)
-    first = watch(play, Limits(jobs=frozenset({play.id})))
-    first.round()
+    run, begin = processes(play, monkeypatch)
+    rounds(begin(tmp_path / "old"), 1)
     play.trainer.step()
     assert play.client.turn(play.id, 0)[0] is Turn.AUDITOR
-    run = Measured(first.computation, play)
-    run.computation.bundle.identity, run.computation.run = bytes(32), lambda: None
-    monkeypatch.setattr(service_module, "LocalRun", lambda *_: run)
-    monkeypatch.setattr(service_module, "load_bundle", lambda _: SimpleNamespace(mode="correct"))
-    monkeypatch.setattr(service_module, "find_order", lambda *_: None)
-    monkeypatch.setattr(service_module, "count_moves", lambda _: SimpleNamespace(auditor_gas=1))
-    seat: Any = SimpleNamespace(log=None, published=[], bundle=None, store=tmp_path, poll=0.0)
-    service_module.auditor_of(first.game, seat, "cpu", Reporter(), first.limits)
-    assert run.disputes == [], "it was measured and rehearsed while the clock of its dispute ran"
+    before = play.dispute().position
+    run.disputes.clear()
+    rounds(begin(tmp_path / "new"), 1)
+    assert play.dispute().position != before and not run.disputes
 
 
 @pytest.mark.parametrize("seconds", [15, 1], ids=["a node elsewhere", "a node on loopback"])
 def test_a_lost_dispute_keeps_no_restart_from_measuring(
     scene: Scene, elsewhere: None, room_for_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    """Its claim stands, and is reported as not disputed again, which is a problem of its job: such a job is left out of
-    looks for 5 s, and a look without it counts as one that shows a clock."""
+    """Its claim stands, and each look reports that it is not disputed again. Such a job is left out of looks for 5 s: a
+    look without it shows no clock, and shows nothing against one."""
     monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=scene.chain.now))
     setup = replace(SETUP, terms={"challenge_window": 5000})
     play, twin = scene.claimed(setup, LIE), scene.claimed(setup, LIE)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from false_replies import altered, invented_estimates, refused, show_stale
 from frauds import LIE, SETUP
-from scene import deployed, embedded_chain
+from scene import Play, deployed, embedded_chain
 from test_delivery_agents import Sides
 from test_watch import watch
 
@@ -28,14 +28,27 @@ from vgame.errors import ContractError, VgameError
 from vgame.job.terms import INCLUSION, KEPT_OUT
 
 BLOCK = 12
-ROUNDS, FEW = (
-    25,
-    8,
-)  # rounds of one block each; the most transactions that pauses of 12, 24, 48 .. seconds allow in them
+ROUNDS, FEW = 25, 8  # rounds of a test; the most transactions that the pauses allow in them
 
 
 def sent_by(chain: Chain, player: Any) -> int:
     return int(chain.web3.eth.get_transaction_count(player.address))
+
+
+@contextmanager
+def few_transactions(chain: Chain, player: Any, most: int = FEW) -> Iterator[None]:
+    """Not a development chain; the player sends 1 to `most` transactions."""
+    before = sent_by(chain, player)
+    with patch.object(chain, "is_development", False):
+        yield
+    assert 1 <= sent_by(chain, player) - before <= most
+
+
+def rounds(step: Callable[[], Any], play: Play, seconds: int = BLOCK) -> None:
+    for _ in range(ROUNDS):
+        with suppress(VgameError):
+            step()
+        play.advance(seconds)
 
 
 def _of_another(params: Any, usual: Callable[[], Any]) -> Any:
@@ -72,13 +85,8 @@ def test_what_went_out_is_not_sent_again_at_once(method: str, lie: Any) -> None:
                 return chain.ask(lambda: (_ for _ in ()).throw(ValueError("try later")))
 
             trainer.game.opened = opened
-        count = sent_by(chain, trainer)
-        with patch.object(chain, "is_development", False), altered(chain, method, lie):
-            for _ in range(ROUNDS):
-                with suppress(VgameError):
-                    trainer.step()
-                play.advance(BLOCK)
-        assert sent_by(chain, trainer) - count <= FEW
+        with few_transactions(chain, trainer), altered(chain, method, lie):
+            rounds(trainer.step, play)
 
 
 def test_a_revert_whose_reason_is_refused_is_a_transaction_too() -> None:
@@ -97,13 +105,8 @@ def test_a_revert_whose_reason_is_refused_is_a_transaction_too() -> None:
             answer = usual()
             return refused() if "error" in answer else answer
 
-        count = sent_by(chain, trainer)
-        with patch.object(chain, "is_development", False), invented_estimates(chain), altered(chain, "eth_call", call):
-            for _ in range(ROUNDS):
-                with suppress(VgameError):
-                    trainer.step()
-                play.advance(BLOCK)
-        assert sent_by(chain, trainer) - count <= FEW
+        with few_transactions(chain, trainer), invented_estimates(chain), altered(chain, "eth_call", call):
+            rounds(trainer.step, play)
 
 
 def test_timeouts_with_a_false_receipt_wait_too() -> None:
@@ -121,17 +124,12 @@ def test_timeouts_with_a_false_receipt_wait_too() -> None:
                 answer = answer | {"result": dict(answer["result"]) | {"status": "0x1"}}
             return answer
 
-        count = sent_by(chain, auditor)
         with (
-            patch.object(chain, "is_development", False),
+            few_transactions(chain, auditor),
             invented_estimates(chain),
             altered(chain, "eth_getTransactionReceipt", succeeded),
         ):
-            for _ in range(ROUNDS):
-                with suppress(VgameError):
-                    auditor.step()
-                play.advance(1)
-        assert sent_by(chain, auditor) - count <= FEW
+            rounds(auditor.step, play, 1)
 
 
 def test_varied_disputes_do_not_drain_a_trainer() -> None:
@@ -160,14 +158,12 @@ def test_varied_disputes_do_not_drain_a_trainer() -> None:
             return [*shown, replace(leaf, number=looks[0], turn=Turn.TRAINER)][first:]
 
         game.job, game.disputes, game.turn = job, disputes, lambda *_: (Turn.TRAINER, leaf.deadline)
-        count = sent_by(chain, trainer)
-        with patch.object(chain, "is_development", False), invented_estimates(chain):
+        with few_transactions(chain, trainer), invented_estimates(chain):
             for _ in range(ROUNDS):
                 looks[0] += 1
                 with suppress(VgameError):
                     trainer.step()
                 play.advance(1)
-        assert sent_by(chain, trainer) - count <= FEW
 
 
 def test_varied_requests_do_not_drain_a_seller(tmp_path: Path) -> None:
@@ -184,13 +180,8 @@ def test_varied_requests_do_not_drain_a_seller(tmp_path: Path) -> None:
 
         sides.game.requests = requests
         trainer = sides.trainer
-        count = sent_by(chain, trainer)
-        with patch.object(chain, "is_development", False):
-            for _ in range(ROUNDS):
-                with suppress(VgameError):
-                    trainer.step()
-                sides.play.advance(1)
-        assert sent_by(chain, trainer) - count <= FEW
+        with few_transactions(chain, trainer):
+            rounds(trainer.step, sides.play, 1)
 
 
 def test_one_false_credit_is_not_withdrawn_for_each_job() -> None:
@@ -203,12 +194,8 @@ def test_one_false_credit_is_not_withdrawn_for_each_job() -> None:
         usual = game.jobs
         game.jobs = lambda which: [replace(job, phase=Phase.CONVICTED) for job in usual(which)]
         game.credits = lambda _: 10**18
-        address = SimpleNamespace(address=game.wallet.address)
-        count = sent_by(chain, address)
-        with patch.object(chain, "is_development", False), invented_estimates(chain):
+        with few_transactions(chain, game.wallet, most=1), invented_estimates(chain):
             service.round()
-        sent = sent_by(chain, address) - count
-        assert sent <= 1, f"{sent} transactions in one round"
 
 
 def test_varied_roots_do_not_drain_an_auditor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,15 +209,12 @@ def test_varied_roots_do_not_drain_an_auditor(monkeypatch: pytest.MonkeyPatch) -
         game, root = service.game, [b""]
         usual = game.jobs
         game.jobs = lambda which: [replace(job, run_root=root[0]) for job in usual(which)]
-        address = SimpleNamespace(address=game.wallet.address)
-        count = sent_by(chain, address)
-        with patch.object(chain, "is_development", False), invented_estimates(chain):
+        with few_transactions(chain, game.wallet), invented_estimates(chain):
             for n in range(12):
                 root[0] = bytes([n + 1]) * 32
                 for _ in range(4):
                     service.round()
                     play.advance(15)
-        assert sent_by(chain, address) - count <= FEW
 
 
 def test_a_client_does_not_confirm_without_end(tmp_path: Path) -> None:
@@ -244,13 +228,8 @@ def test_a_client_does_not_confirm_without_end(tmp_path: Path) -> None:
             sides.receive()
         assert client.exchange(sides.play.id).confirmed_at
         client.exchange = lambda _: stale
-        count = sent_by(chain, client.wallet)
-        with patch.object(chain, "is_development", False), invented_estimates(chain):
-            for _ in range(ROUNDS):
-                with suppress(VgameError):
-                    sides.receive()
-                sides.play.advance(BLOCK)
-        assert sent_by(chain, client.wallet) - count <= FEW
+        with few_transactions(chain, client.wallet), invented_estimates(chain):
+            rounds(sides.receive, sides.play)
 
 
 def test_a_fault_shorter_than_its_allowance_costs_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,13 @@ test_certified*.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix
 from vgame.arithmetic.reference import functions as reference
 
 NAN, INF = float("nan"), float("inf")
@@ -92,3 +94,20 @@ def one_hot_words(index: Tensor, b: Tensor, m: int) -> list:
     rows = (index.expand(batch, -1).long() & 0xFFFFFFFF).tolist()
     terms = words(b.expand(batch, -1, -1))
     return [[[reference.one_hot_sum(rows[i], j, t) for t in terms[i]] for j in range(m)] for i in range(batch)]
+
+
+def layouts(x: torch.Tensor) -> Iterator[Matrix]:
+    """x [B, R, K] in different memory layouts, with the same words."""
+    batch, rows, length = x.shape
+    yield x.mT.contiguous().mT
+    yield x.transpose(0, 1).contiguous().transpose(0, 1)
+    yield torch.stack([x, x], 3)[..., 0]
+    yield torch.nn.functional.pad(x, (1, 0))[..., 1:]  # words at every alignment
+    order = torch.randperm(length)
+    places = torch.empty(length, dtype=torch.int64)
+    places[order] = torch.arange(length)
+    begins = (torch.arange(batch * rows) * length).view(batch, rows)
+    yield IndexedMatrix(x[..., order].reshape(-1), begins.numpy(), places.numpy())
+    across = x.mT.contiguous().view(-1)  # rows beside each other
+    begins = (torch.arange(batch) * rows * length).view(-1, 1) + torch.arange(rows)
+    yield IndexedMatrix(across, begins.numpy(), np.arange(length) * rows)

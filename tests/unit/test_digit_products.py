@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from certified_data import FAMILIES, LEAST, dot_words, draw, words
+from certified_data import FAMILIES, LEAST, dot_words, draw, layouts, words
 from perturbed import KINDS, perturbed_kernels
 from wide import of_many
 
@@ -139,23 +139,6 @@ def test_rows_that_are_not_suited(word: float) -> None:
             part[:] = 0.0
         a[:, row, column] = word
         assert sums_of(a, b) is None and sums_of(b, a) is None
-
-
-def layouts(x: torch.Tensor) -> Iterator[Matrix]:
-    """x [B, R, K] in different memory layouts, with the same words."""
-    batch, rows, length = x.shape
-    yield x.mT.contiguous().mT
-    yield x.transpose(0, 1).contiguous().transpose(0, 1)
-    yield torch.stack([x, x], 3)[..., 0]
-    yield torch.nn.functional.pad(x, (1, 0))[..., 1:]  # words at every alignment
-    order = torch.randperm(length)
-    places = torch.empty(length, dtype=torch.int64)
-    places[order] = torch.arange(length)
-    begins = (torch.arange(batch * rows) * length).view(batch, rows)
-    yield IndexedMatrix(x[..., order].reshape(-1), begins.numpy(), places.numpy())
-    across = x.mT.contiguous().view(-1)  # rows beside each other
-    begins = (torch.arange(batch) * rows * length).view(-1, 1) + torch.arange(rows)
-    yield IndexedMatrix(across, begins.numpy(), np.arange(length) * rows)
 
 
 @pytest.mark.parametrize("batches", [(1, 1), (3, 1), (1, 3), (3, 3)])

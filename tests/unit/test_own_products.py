@@ -7,7 +7,6 @@ import itertools
 import math
 import platform
 import re
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import astuple, replace
 from fractions import Fraction
@@ -16,14 +15,14 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 import torch
-from certified_data import FAMILIES, LEAST, dot_words, draw, words
+from certified_data import FAMILIES, LEAST, dot_words, draw, layouts, words
 from numba import njit, types
 from perturbed import KINDS, perturbed_kernels
 from wide import of_many
 
 from vgame.arithmetic import vendor
 from vgame.arithmetic.certified import dot, own_kernels
-from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, places_of
+from vgame.arithmetic.indexed_matrix import Matrix, places_of
 from vgame.arithmetic.numba import products as own
 from vgame.arithmetic.numba.fused_tile import FORMS, Form, form_of, fused_tile
 from vgame.arithmetic.torch import products, rounding_test
@@ -126,23 +125,6 @@ def test_the_sums_of_a_tile_stay_in_registers(name: str, processor: str) -> None
     assert len(places) >= 2 * rows * vectors
     between = lines[places[0] : places[-1]]
     assert [line for line in between if re.search(r"\(%r[sb]p\).*mm\d|mm\d.*\(%r[sb]p\)", line)] == []
-
-
-def layouts(x: torch.Tensor) -> Iterator[Matrix]:
-    """x [B, R, K] in different memory layouts, with the same words."""
-    batch, rows, length = x.shape
-    yield x.mT.contiguous().mT
-    yield x.transpose(0, 1).contiguous().transpose(0, 1)
-    yield torch.stack([x, x], 3)[..., 0]
-    yield torch.nn.functional.pad(x, (1, 0))[..., 1:]  # words at every alignment
-    order = torch.randperm(length)
-    places = torch.empty(length, dtype=torch.int64)
-    places[order] = torch.arange(length)
-    begins = (torch.arange(batch * rows) * length).view(batch, rows)
-    yield IndexedMatrix(x[..., order].reshape(-1), begins.numpy(), places.numpy())
-    across = x.mT.contiguous().view(-1)  # rows beside each other
-    begins = (torch.arange(batch) * rows * length).view(-1, 1) + torch.arange(rows)
-    yield IndexedMatrix(across, begins.numpy(), np.arange(length) * rows)
 
 
 @pytest.mark.parametrize("batches", [(1, 1), (3, 1), (1, 3), (3, 3)])

@@ -119,9 +119,10 @@ class EscrowContract:
         wallet = self.game.wallet
         assert wallet is not None, "a read-only Game cannot send"
         with wallet.pauses.sending(name, *args):
-            return self._send(wallet, name, args, value)
+            return self._send(name, args, value)
 
-    def _send(self, wallet: Any, name: str, args: tuple[Any, ...], value: int) -> Any:
+    def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:
+        wallet = self.game.wallet
         self.game._check_funds(name, value)
         function = getattr(self.contract.functions, name)(*args)
         call = {"from": wallet.address, "value": value}

@@ -14,7 +14,7 @@ import torch
 from vgame.arithmetic.certificate import tally
 from vgame.arithmetic.indexed_matrix import places_of
 from vgame.arithmetic.torch.products import Tile
-from vgame.arithmetic.torch.rounding_test import hard_part
+from vgame.arithmetic.torch.rounding_test import is_at_worst
 from vgame.arithmetic.vendor import own_digits
 
 #: Least rows and terms of both sides, and least number of terms of a tile, for which digits are faster.
@@ -40,7 +40,7 @@ class DigitTile(Tile):
         multiply = own_digits(self.out.device) if self.fused else None
         rows, columns, length = *self.out.shape[1:], self.a.shape[2]
         large = min(rows, columns) >= SIDE and length >= LENGTH and self.out.numel() * length >= WORTH
-        if multiply is None or not large or hard_part(1, self.out.device).numel():
+        if multiply is None or not large or is_at_worst():
             return False
         if not self.early and self.looks_exact(0):  # of sums of bfloat16 to 8 bits few are ties
             return False
