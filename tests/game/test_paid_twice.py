@@ -23,7 +23,7 @@ from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain import final, pauses
 from vgame.chain.connection import Chain
-from vgame.chain.records import Level, Phase, Request, Status, Turn
+from vgame.chain.records import Level, Phase, Turn
 from vgame.errors import ContractError, VgameError
 from vgame.job.terms import INCLUSION, KEPT_OUT
 
@@ -130,58 +130,6 @@ def test_timeouts_with_a_false_receipt_wait_too() -> None:
             altered(chain, "eth_getTransactionReceipt", succeeded),
         ):
             rounds(auditor.step, play, 1)
-
-
-def test_varied_disputes_do_not_drain_a_trainer() -> None:
-    """A dispute that does not exist has another number in each look: each `postSegment` is a new call."""
-    with embedded_chain() as chain:
-        play = deployed(chain).claimed(SETUP)
-        trainer, game = play.trainer, play.trainer.game
-        accuser = play.auditor(None, FalseAccuser, step_wanted=1)
-        accuser.step()
-        for _ in range(20):  # to a leaf of the run
-            d = play.dispute()
-            if d.level is Level.RUN and d.height == 0:
-                break
-            trainer.step(), accuser.step()
-        (leaf,) = play.client.disputes(play.id)
-        assert leaf.dispute.level is Level.RUN and leaf.dispute.height == 0
-        trainer.step()
-        looks, usual = [0], game.job
-
-        def job(which: bytes) -> Any:
-            return replace(usual(which), disputes=looks[0] + 1, open=1)
-
-        def disputes(which: bytes, first: int = 0) -> Any:
-            closed = replace(leaf, turn=None, dispute=replace(leaf.dispute, status=Status.DISMISSED))
-            shown = [replace(closed, number=n) for n in range(looks[0])]
-            return [*shown, replace(leaf, number=looks[0], turn=Turn.TRAINER)][first:]
-
-        game.job, game.disputes, game.turn = job, disputes, lambda *_: (Turn.TRAINER, leaf.deadline)
-        with few_transactions(chain, trainer), invented_estimates(chain):
-            for _ in range(ROUNDS):
-                looks[0] += 1
-                with suppress(VgameError):
-                    trainer.step()
-                play.advance(1)
-
-
-def test_varied_requests_do_not_drain_a_seller(tmp_path: Path) -> None:
-    """`defer` is sent without an estimate, so false requests are enough: one of another number in each look."""
-    with embedded_chain() as chain:
-        sides = Sides(deployed(chain), tmp_path)
-        sides.claim()
-        looks = [0]
-
-        def requests(_: bytes) -> list[Request]:
-            looks[0] += 1
-            since = chain.now() - sides.play.job.spec.key_window + 10
-            return [Request(looks[0], 2, 0, 300, 0, since, 0, 0, False)]
-
-        sides.game.requests = requests
-        trainer = sides.trainer
-        with few_transactions(chain, trainer):
-            rounds(trainer.step, sides.play, 1)
 
 
 def test_one_false_credit_is_not_withdrawn_for_each_job() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -16,7 +17,7 @@ from vgame.chain.records import Level, Phase, Standing, Turn
 from vgame.chain.wallet import Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.player import Player
-from vgame.errors import LostRace
+from vgame.errors import LostRace, Paused
 
 
 def challenged_meanwhile(play: Play, auditor: Auditor) -> None:
@@ -59,8 +60,8 @@ def test_a_move_that_lost_a_race_is_reported() -> None:
 
 def end_pauses(player: Player) -> None:
     """Its pauses are over."""
-    for pause in player.game.wallet.pauses.known.values():
-        pause.end = time.monotonic()
+    known = player.game.wallet.pauses.known
+    known |= {call: replace(pause, end=time.monotonic()) for call, pause in known.items()}
 
 
 def last_pause(player: Player) -> Pause:
@@ -85,10 +86,13 @@ def test_a_reverting_timeout_is_sent_at_growing_intervals() -> None:
                 end_pauses(auditor)
                 with pytest.raises(LostRace, match="timeout"):
                     auditor.step()
-                assert not any(auditor.step() for _ in range(5)) and len(sent) == number
+                for _ in range(5):
+                    with pytest.raises(Paused):
+                        auditor.step()
+                assert len(sent) == number
                 assert last_pause(auditor).seconds == PAUSE * 2 ** (number - 1)
         end_pauses(auditor)
-        assert auditor.step() and play.phase is Phase.CONVICTED and not auditor.game.wallet.pauses.vain
+        assert auditor.step() and play.phase is Phase.CONVICTED
 
 
 def test_nothing_is_staked_while_a_conviction_waits() -> None:
@@ -102,7 +106,9 @@ def test_nothing_is_staked_while_a_conviction_waits() -> None:
         starved = patch.object(Wallet, "send", lambda wallet, to, data, value, gas: send(wallet, to, data, value, 0))
         with starved, pytest.raises(LostRace):
             auditor.step()
-        assert not auditor.step() and play.job.disputes == 1
+        with pytest.raises(Paused):
+            auditor.step()
+        assert play.job.disputes == 1
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -133,7 +139,8 @@ def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
         ):
             chain.web3.provider._request_func_cache = (None, None)
             for _ in range(10):
-                auditor.step()
+                with suppress(Paused):
+                    auditor.step()
         chain.web3.provider._request_func_cache = cached
         assert chain.web3.eth.get_transaction_count(auditor.address) == sent + 1
         assert last_pause(auditor).seconds == PAUSE and play.job.disputes == 1 + own

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from exchange import Exchange
 from false_replies import invented_estimates, show_stale
-from frauds import LIE, SETUP
-from scene import deployed, embedded_chain
+from frauds import LIE, SETUP, Setup
+from scene import Scene, deployed, embedded_chain
 from test_delivery_agents import Sides
 from test_watch import watch
 
 import vgame.agents.staking
 from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.pauses import LONGEST, PAUSE, VAIN, Pauses
-from vgame.chain.records import Phase, Status, Turn
+from vgame.chain import final, pauses
+from vgame.chain.game import Game
+from vgame.chain.pauses import LONGEST, PAUSE, Pauses
+from vgame.chain.records import Level, Phase, Status, Turn
+from vgame.commit.merkle import Kind
 from vgame.errors import LostRace, Paused, VgameError
+from vgame.job.terms import INCLUSION, KEPT_OUT
 
 BLOCK = 12
 
@@ -118,60 +124,215 @@ def test_one_stale_request_costs_no_reward(tmp_path: Path) -> None:
         assert sides.play.phase in (Phase.REVEALED, Phase.FINAL)
 
 
+CALL = ("contract", "reveal", b"job", 3)
+
+
+def own_pauses(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Pauses:
+    monkeypatch.setattr("vgame.chain.pauses.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return Pauses(SimpleNamespace(is_development=False))
+
+
+def send(own: Pauses, call: tuple[object, ...], number: int, fails: bool = False) -> bool:
+    """Sign a call; False if it has to wait."""
+    try:
+        with own.sending(*call):
+            own.signed(number, b"")
+            if fails:
+                raise LostRace(call[1])
+    except Paused:
+        return False
+    except LostRace:
+        pass
+    return True
+
+
 def test_pauses_grow_to_a_limit_and_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, number, seconds = 0.0, 7, []
-    pauses = Pauses(SimpleNamespace(is_development=False))
-    monkeypatch.setattr("vgame.chain.pauses.time", SimpleNamespace(monotonic=lambda: now))
-
-    def send(name: str, *args: object, fails: bool = False) -> None:
-        nonlocal number
-        number += 1
-        with suppress(LostRace), pauses.sending(name, *args):
-            pauses.signed(number, b"")
-            pauses.included()
-            if fails:
-                raise LostRace(name)
-
-    for _ in range(9):
-        send("reveal", b"job", 3)
-        assert pauses.waits("reveal", b"job", 3) and not pauses.waits("reveal", b"job", 4)
-        with pytest.raises(Paused):
-            send("reveal", b"job", 3)
-        seconds.append(max(pause.end for pause in pauses.known.values()) - now)
-        now += seconds[-1]
-        assert not pauses.waits("reveal", b"job", 3)
+    now, seconds = [0.0], []
+    own = own_pauses(monkeypatch, now)
+    for number in range(9):
+        assert send(own, CALL, number) and send(own, (*CALL[:3], 4 + number), 100 + number)
+        assert not send(own, CALL, number + 1)
+        seconds.append(own.known[pauses._key(*CALL[:2], CALL[2:])].end - now[0])
+        now[0] += seconds[-1]
     assert seconds == [min(PAUSE * 2**n, LONGEST) for n in range(9)]
-    now += LONGEST + 1
-    send("reveal", b"job", 3)
-    now += PAUSE
-    assert not pauses.waits("reveal", b"job", 3)
+    now[0] += LONGEST + 1
+    assert send(own, CALL, 9)
+    now[0] += PAUSE
+    assert send(own, CALL, 10)
 
 
-def test_after_many_calls_in_vain_all_calls_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses = Pauses(SimpleNamespace(is_development=False))
-
-    def send(number: int, fails: bool) -> None:
-        with suppress(LostRace), pauses.sending("reveal", number):
-            pauses.signed(number, b"")
-            if fails:
-                raise LostRace("reveal")
-
-    for number in range(VAIN - 1):
-        send(number, True)
-    send(VAIN, False)
-    for number in range(VAIN + 1, 2 * VAIN):
-        assert not pauses.waits("answer", 0)
-        send(number, True)
-    send(2 * VAIN, True)
-    assert pauses.waits("answer", 0)
+def test_a_call_is_sent_again_with_its_number_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is pending, or a reorganisation undid it: the chain includes one of the two. Another number waits, a lower one
+    too: the first may never be reached."""
+    now = [0.0]
+    own = own_pauses(monkeypatch, now)
+    for number in range(5):
+        assert send(own, CALL, number) and send(own, CALL, number)
+        now[0] += LONGEST
+    now[0] -= 1
+    assert send(own, CALL, 4) and not send(own, CALL, 3) and not send(own, CALL, 10**6)
 
 
-def test_without_a_receipt_a_call_is_sent_again_with_its_number_only() -> None:
-    pauses = Pauses(SimpleNamespace(is_development=False))
-    with pauses.sending("reveal", 3):
-        pauses.signed(7, b"")
-    assert not pauses.waits("reveal", 3)
-    with pauses.sending("reveal", 3):
-        pauses.signed(7, b"")
-        with pytest.raises(Paused):
-            pauses.signed(8, b"")
+def test_failed_timeouts_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint can invent one more expired dispute in each look. Moves with an own clock do not wait for them."""
+    own = own_pauses(monkeypatch, [0.0])
+    assert send(own, ("contract", "timeout", b"job", 1), 1)
+    assert send(own, ("contract", "timeout", b"job", 2), 2, fails=True)
+    assert not send(own, ("contract", "timeout", b"other", 3), 3)
+    assert not send(own, ("contract", "timeoutMany", b"job", [4]), 3)
+    assert send(own, ("second", "timeout", b"other", 3), 3) and send(own, CALL, 4)
+
+
+def test_two_contracts_share_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Game and escrow both have `withdraw(account)`."""
+    own = own_pauses(monkeypatch, [0.0])
+    assert send(own, ("game", "withdraw", "0x1"), 1) and send(own, ("escrow", "withdraw", "0x1"), 2)
+
+
+def test_a_transfer_in_place_of_a_lost_transaction_begins_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It belongs to no call (Stakes.fill)."""
+    own = own_pauses(monkeypatch, [0.0])
+    own.signed(0, b"")
+    assert not own.known and send(own, CALL, 1)
+
+
+def lag(game: Game) -> None:
+    """The state directly after a receipt comes from a node one block behind; the next look sees everything."""
+    usual, chain = game._visible, game.chain
+
+    def visible(name: str, args: Any, block: int) -> bool:
+        with chain.at(block - 1):
+            return usual(name, args, block)
+
+    game._visible = visible
+
+
+def long_dispute(slot: int) -> Setup:
+    """Clocks as `needed_budgets` and KEPT_OUT give them for 14 moves."""
+    moves = 14
+    terms = {
+        "slot": slot,
+        "trainer_budget": 2 * moves * slot + moves * INCLUSION + KEPT_OUT,
+        "auditor_budget": moves * slot + 2 * moves * INCLUSION + KEPT_OUT,
+        "challenge_window": 20_000,
+    }
+    return replace(SETUP, steps=64, interval=8, depth=1, terms=terms)
+
+
+def own_clock(monkeypatch: pytest.MonkeyPatch, chain: Any) -> None:
+    for module in (final, pauses):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=chain.now))
+
+
+def test_a_node_one_block_behind_costs_a_trainer_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each move counts as not made, in five disputes."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(long_dispute(20))
+        own_clock(monkeypatch, chain)
+        accusers = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (3, 13, 23, 33, 43)]
+        for accuser in accusers:
+            accuser.step()
+        lag(play.trainer.game)
+        with patch.object(chain, "is_development", False):
+            for _ in range(600):
+                for player in (play.trainer, *accusers):
+                    with suppress(VgameError):
+                        player.step()
+                if play.phase is not Phase.CLAIMED or not play.job.open:
+                    break
+                play.advance(BLOCK - 6)
+        assert play.phase is Phase.CLAIMED and not play.job.open, play.verdicts
+
+
+def test_a_node_one_block_behind_costs_an_auditor_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four false claims; one transaction in a round, as the service sends them."""
+    setup = long_dispute(60)
+    with embedded_chain() as chain:
+        scene = deployed(chain)
+        lie = replace(LIE, words={(40, 3, 4): int(setup.honest.output_words(40, 3)[4]) ^ 1})
+        plays, game = [scene.claimed(setup, lie) for _ in range(4)], scene.game()
+        own_clock(monkeypatch, chain)
+        auditors = [type(play.auditor())(game, play.id, play.machine(None)) for play in plays]
+        for auditor in auditors:
+            auditor.step()
+        lag(game)
+        with patch.object(chain, "is_development", False):
+            for _ in range(500):
+                for play in plays:
+                    with suppress(VgameError):
+                        play.trainer.step()
+                if all(p.phase is not Phase.CLAIMED or p.dispute().status is not Status.OPEN for p in plays):
+                    break
+                for auditor in auditors:
+                    with suppress(VgameError):
+                        if auditor.step():
+                            break
+                chain.advance(BLOCK - 4)
+        assert [play.phase for play in plays] == [Phase.CONVICTED] * 4
+
+
+class Led(FalseAccuser):
+    """Disputes one element of operator 0 of a step; waits before it selects the element."""
+
+    element, goes = 0, False
+
+    def order(self, node: Any) -> list[int]:
+        first = super().order(node)[0] if node.kind in (Kind.RUN, Kind.SEGMENT) else 0
+        return [first, *range(len(node.children))]
+
+    def move(self, view: Any, number: int, d: Any) -> bool:
+        if d.level is Level.TENSOR and d.height == 0:
+            return self.goes and self.name("selectElement", number, d, self.element, view.leaf(d.node))
+        return super().move(view, number, d)
+
+
+def test_proofs_that_strangers_copy_cost_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They dispute 12 elements of one leaf, and send the trainer's own `prove` before it; one more dispute waits
+    meanwhile."""
+    with embedded_chain() as chain:
+        play = deployed(chain).claimed(long_dispute(20))
+        own_clock(monkeypatch, chain)
+        trainer, accusers = play.trainer, list[Led]()
+        for element in range(12):
+            accusers.append(play.auditor(None, Led, step_wanted=3))
+            accusers[-1].element = element
+            accusers[-1].step()
+        last = play.auditor(None, FalseAccuser, step_wanted=60)
+        while any([*(player.step() for player in accusers), trainer.step()]):
+            pass
+        assert all(d.level is Level.TENSOR and d.height == 0 for d in play.disputes())
+        copies, usual = play.scene.game().wallet, trainer.game.wallet.send
+
+        def copied(to: Any, data: bytes, value: int = 0, gas: int | None = None) -> Any:
+            chain.advance(BLOCK - 2)
+            if play.client.called(data)[0] == "prove":
+                copies.send(to, data, value, gas)
+            return usual(to, data, value, gas)
+
+        trainer.game.wallet.send = copied
+        for accuser in accusers:
+            accuser.goes = True
+            accuser.step()
+        last.step(), last.step()
+        with patch.object(chain, "is_development", False):
+            for _ in range(600):
+                for player in (trainer, last):
+                    with suppress(VgameError):
+                        player.step()
+                if play.phase is not Phase.CLAIMED or not play.job.open:
+                    break
+                play.advance(BLOCK)
+        assert play.phase is Phase.CLAIMED and play.dispute(12).status is not Status.OPEN, play.verdicts
+
+
+def test_a_role_with_a_waiting_withdrawal_does_not_end(scene: Scene) -> None:
+    play = scene.claimed(SETUP)
+    trainer = play.trainer
+    play.pass_window()
+    assert trainer.step() and play.phase is Phase.FINAL
+    with suppress(LostRace), trainer.game.wallet.pauses.sending(trainer.game.address, "withdraw", trainer.address):
+        trainer.game.wallet.pauses.signed(0, b"")
+        raise LostRace("withdraw")
+    assert play.client.credits(trainer.address)
+    with pytest.raises(Paused):
+        trainer.step()

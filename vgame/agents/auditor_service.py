@@ -22,7 +22,7 @@ from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.dispute.stakes import Stakes
-from vgame.errors import Abstain
+from vgame.errors import Abstain, Paused
 from vgame.execute.devices import use_device
 from vgame.job.bundle import load_bundle
 from vgame.job.terms import count_moves
@@ -83,6 +83,7 @@ class AuditorService:
         self.done: set[bytes] = set()  # hunted jobs with a stake whose end is final
         self.problems: dict[bytes, Exception] = {}  # by job: its first error in this round
         self.naming = Deferred(reporter, poll, LONGEST)
+        self.measuring = Deferred(reporter, poll, Retry.AGAIN)
         self.stuck: dict[bytes, bytes] = {}  # by hunted job: run root that could not be compared or disputed
         self.behind = False  # some claims were not read or not compared yet
         self.lasting = Lasting(game.chain)
@@ -99,8 +100,9 @@ class AuditorService:
         self.problems.clear()
         with self.game.chain.pinned():
             views = self.look()
-            if not self.staking.is_measured and self.is_idle(views):
-                self.staking.measure(again=bool(self.stakes.last))
+            if not self.staking.is_measured and self.is_idle(views) and self.measuring.due:
+                with self.measuring:
+                    self.staking.measure(again=bool(self.stakes.last))
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
             if not (acted or self.problems):
@@ -182,7 +184,8 @@ class AuditorService:
     def tell(self) -> None:
         """Report the problems of the round; a job with a problem is skipped until its next try."""
         hunted = self.named.hunted
-        self.stuck |= {job: hunted[job].run_root for job in self.problems if job in hunted}
+        failed = [job for job, problem in self.problems.items() if not isinstance(problem, Paused)]
+        self.stuck |= {job: hunted[job].run_root for job in failed if job in hunted}
         for job in self.auditors:
             if (retry := self.retry[job]).due:
                 with retry:

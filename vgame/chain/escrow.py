@@ -118,7 +118,7 @@ class EscrowContract:
         """A transaction; a call that would revert is not sent and raises ContractError."""
         wallet = self.game.wallet
         assert wallet is not None, "a read-only Game cannot send"
-        with wallet.pauses.sending(name, *args):
+        with wallet.pauses.sending(self.address, name, *args):
             return self._send(name, args, value)
 
     def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:

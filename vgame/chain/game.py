@@ -175,7 +175,7 @@ class Game:
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
         """Send a transaction; returns its receipt. A call that would revert is not sent and raises ContractError."""
         assert self.wallet is not None, "a read-only Game cannot send"
-        with self.chain.released(), self.wallet.pauses.sending(name, *args):
+        with self.chain.released(), self.wallet.pauses.sending(self.address, name, *args):
             return self._send(name, args, value)
 
     def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:

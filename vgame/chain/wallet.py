@@ -69,8 +69,8 @@ class Wallet:
         self.chain = chain
         self.account: LocalAccount = Account.from_key(key) if key else Account.create()
         self.address = self.account.address
-        #: Called with number and hash of every transaction before it is sent; it is not sent if one of them raises.
         self.pauses = Pauses(chain)
+        #: Called with number and hash of every transaction before it is sent; it is not sent if one of them raises.
         self.watchers: list[Callable[[int, bytes], None]] = [self.pauses.signed]
 
     @property
@@ -87,9 +87,7 @@ class Wallet:
         tx = {"type": 2, "chainId": self.chain.chain_id, "data": data, "value": value, "gas": limit}
         if to is not None:
             tx["to"] = to
-        receipt = self._included(tx)
-        self.pauses.included()
-        return receipt
+        return self._included(tx)
 
     def _included(self, tx: dict[str, Any]) -> Any:
         """The receipt. A pending transaction, of this process or of one that was killed, is replaced by one that pays

@@ -280,8 +280,9 @@ class Buyer:
     # ---- before the key ----
 
     def _deliver(self, s: Snapshot) -> None:
-        if self.game.wallet is not None and (late := _call(self.job, overdue(s))) and self._attempt(*late):
-            return
+        with suppress(Paused):
+            if self.game.wallet is not None and (late := _call(self.job, overdue(s))) and self._attempt(*late):
+                return
         own = self.game.wallet is not None and self.game.wallet.address == s.job.client
         if own:
             self._raise_prices(s)
@@ -355,11 +356,9 @@ class Buyer:
             )
 
     def _attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """False if it is no longer needed, or if its pause is not over."""
+        """False if it is no longer needed; Paused if it has to wait."""
         try:
             self.game.send(name, *args, value=value)
-        except Paused:
-            return False
         except ContractError as error:
             if error.name not in HARMLESS:
                 raise

@@ -109,9 +109,8 @@ class Auditor(Viewer):
         # actions that can end the claim without a new stake come first
         if self.refill() or self.convict(view, self.can_convict) or (self.stakes and self.stakes.fill(view.claim)):
             return True
-        expired = (s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED)
-        if any(self.game.wallet.pauses.waits("timeout", self.id, number) for number in expired):
-            return False  # a conviction is possible, and is sent again after the pause
+        if any(s.turn is Turn.TRAINER_EXPIRED for s in view.standings):
+            return False  # a conviction is possible
         memory = self.remembered(view)
         if self.staking is not None and not self.staking.allows(view):
             return False

@@ -91,11 +91,9 @@ class Player:
         return self.game.wallet.address
 
     def attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """Send a move. True if it was made; False if it is no longer needed, or if its pause is not over."""
+        """Send a move. True if it was made; False if it is no longer needed. Paused if it has to wait."""
         try:
             self.game.send(name, *args, value=value)
-        except Paused:
-            return False
         except ContractError as error:
             if error.name not in HARMLESS:
                 raise
@@ -207,7 +205,7 @@ def lapsed(account: str, job: Job, now: int, standings: Sequence[Standing]) -> l
 
 def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
     """Try the duties in order, also after an error, until one has an effect. True if one had; otherwise the first error
-    is raised, if there was one."""
+    is raised, if there was one; Paused only if there was no other."""
     problems = []
     for duty in duties:
         try:
@@ -217,7 +215,7 @@ def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
             problems.append(problem)
             log.info("a duty failed: %s", problem)
     if problems:
-        raise problems[0]
+        raise min(problems, key=lambda problem: isinstance(problem, Paused))
     return False
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Stakes:
         self.sent: dict[int, dict[str, str]] = {}  # by number: hash of a transaction, and the claim that it stakes on
         self.lasting = Lasting(game.chain)  # claims whose number another transaction has used; lower counts
         self.shown = self.counted = -1  # transaction count in the last look, and the count that was accepted
-        self._current: str | None = None  # the claim of the stake that is sent now
+        self._current: tuple[str, int] | None = None  # claim and number of the stake that is sent now
         if path and path.exists():
             self._load(path)
 
@@ -127,29 +127,32 @@ class Stakes:
 
     @contextmanager
     def sending(self, claim: str, number: int) -> Iterator[None]:
-        """Record a stake with that number, which is sent inside this context. The record is removed if no transaction
-        was signed."""
-        before, self.last, self._current = self.last, self.last | {claim: number}, claim
+        """Inside this context a transaction is a stake on the claim ("": none), and has that number. It is recorded
+        before it is sent."""
+        self._current = claim, number
         try:
-            self._save()
             yield
         finally:
             self._current = None
-            if claim not in self.sent.get(number, {}).values():
-                self.last = before
-                with suppress(VgameError):
-                    self._save()
 
     def _signed(self, number: int, digest: bytes) -> None:
-        """Record a transaction of the account that is about to be sent. A failure to write is ignored here: stakes are
-        written in `sending`."""
-        if self._current is not None and number != (due := self.last[self._current]):
+        """Record a transaction of the account that is about to be sent. StoreError, so that it is not sent, if a stake
+        cannot be recorded."""
+        claim, due = self._current or ("", number)
+        if number != due:
             raise NotYet(f"transaction number {due} of {self.address} was used by another transaction: read it again")
+        before = self.last, self.sent
+        if claim:
+            self.last = self.last | {claim: number}
         held = {*self.last.values()}
-        self.sent = {n: known for n, known in self.sent.items() if n >= number - GAP or n in held}
-        self.sent.setdefault(number, {})[digest.hex()] = self._current or ""
-        with suppress(VgameError):
+        kept = {n: known for n, known in self.sent.items() if n >= number - GAP or n in held}
+        self.sent = kept | {number: kept.get(number, {}) | {digest.hex(): claim}}
+        try:
             self._save()
+        except VgameError:
+            if claim:
+                self.last, self.sent = before
+                raise
 
     def _save(self) -> None:
         if self.path:

@@ -30,6 +30,7 @@ from vgame.arithmetic.numba.digit_tile import (
     largest_words,
     levels,
     move_words,
+    permitted,
     round_tile,
 )
 from vgame.arithmetic.numba.fused_tile import begin_modes, end_modes, keep_apart
@@ -318,6 +319,7 @@ def _multiply(
     a: Places, b: Places, sums: np.ndarray, squares: Squares, early: bool, most: float, rounding: tuple
 ) -> tuple[int, Squares, float]:
     """(what the loop says, defects, own)."""
+    assert permitted(), "a process that may use tiles of bytes"
     slices, length, device = EARLY if early else SLICES, a[2].size, squares[0].device
     shape = (max(map(len, squares)), *(x.shape[1] for x in squares))
     chunk = chunk_of(length)
