@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,11 +17,12 @@ from vgame.agents.client import close_job
 from vgame.agents.status import _phase, read_job
 from vgame.chain.records import Phase
 from vgame.delivery.buyer import Buyer
+from vgame.delivery.opening import WrongNode
 from vgame.delivery.sealed import Change, Piece, seal, write_offer
 from vgame.delivery.seller import Seller
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
-from vgame.errors import Abstain, ChainError, DeliveryError, Undelivered
+from vgame.errors import Abstain, ChainError, DeliveryError, Paused, Undelivered
 
 SPEC = DELIVERY.spec
 SIZES = [s.elements for s in DELIVERY.program.states]
@@ -361,3 +363,12 @@ def test_another_account_receives_but_neither_confirms_nor_requests(partial_side
     sides.wait(MARGIN)
     sides.is_refused()
     assert not sides.requested_chunks() and sides.play.phase is Phase.DELIVERING
+
+
+def test_a_complaint_that_waits_is_not_reported_as_sent(sides: Sides) -> None:
+    def cheats() -> None:
+        raise WrongNode([bytes(32)] * 4, (bytes(32), 0, []))
+
+    sides.claim()
+    with patch.object(sides.play.client, "send", side_effect=Paused("badNode")), pytest.raises(Paused):
+        sides.buyer._complaining(cheats)

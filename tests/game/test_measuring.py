@@ -132,3 +132,23 @@ def test_a_lost_dispute_keeps_no_restart_from_measuring(
         again.round()
         play.advance(seconds)
     assert measured == [1] and staked(twin, again) == 1
+
+
+def test_a_failed_measurement_keeps_no_bond(scene: Scene, room_for_one: None, tmp_path: Path) -> None:
+    """A conviction waits for the refund of the bond. The process restarts with another number of threads, and its
+    device has no memory left for a rehearsal."""
+    again = restarted(play := scene.claimed(SETUP, LIE), tmp_path, False, list[int]())
+    other = play.auditor()
+    play.advance(1)
+    play.trainer.step()
+    other.step()
+    play.run(play.trainer, other)
+    assert play.phase is Phase.CONVICTED
+
+    def rehearse() -> None:
+        raise RuntimeError("out of memory")
+
+    again.computation.rehearse = rehearse
+    before = scene.chain.balance(again.game.wallet.address)
+    looks(play, again, 10)
+    assert scene.chain.balance(again.game.wallet.address) > before

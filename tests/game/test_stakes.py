@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from false_replies import no_pauses
@@ -170,6 +171,15 @@ def test_killed_before_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
     again = begun(play, tmp_path, wallet)
     rounds(again)
     assert staked(play, again) == 1
+
+
+def test_killed_before_the_stake_is_signed(real: Scene, tmp_path: Path) -> None:
+    """Nothing is recorded: the next process has no dispute that may be hidden, and may measure its device."""
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    service = begun(play, tmp_path, wallet)
+    with patch.object(wallet, "send", side_effect=Killed), pytest.raises(Killed):
+        rounds(service)
+    assert not begun(play, tmp_path, wallet).stakes.last
 
 
 def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
