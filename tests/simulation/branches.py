@@ -81,7 +81,7 @@ class Block:
 
     def has(self, other: Block) -> bool:
         """Does the branch that ends here contain the other one?"""
-        return other.number <= self.number and self.ancestor(other.number) is other
+        return other.number <= self.number and self.line[other.number] is other
 
 
 @cache
