@@ -158,10 +158,11 @@ class NotYet(VgameError):
 
 
 class Paused(NotYet):
-    """The same call was sent a short time ago."""
+    """The same call was sent a short time ago. `is_longest`: the pause is the longest one, after several in vain."""
 
-    def __init__(self, call: str) -> None:
-        super().__init__(f"{call} was sent a short time ago with the same arguments; it is sent again after a pause")
+    def __init__(self, call: str, is_longest: bool = False) -> None:
+        super().__init__(f"{call} was sent a short time ago; it is sent again after a pause")
+        self.is_longest = is_longest
 
 
 class DataError(VgameError):

@@ -130,8 +130,8 @@ class RevmGame(Game):
         request = self._transaction(name, args, value)
         self._run(request)
         number = int(self.chain.node.handle("eth_getTransactionCount", [request["from"], "latest"])["result"], 16)
-        for watcher in getattr(self.wallet, "watchers", ()):
-            watcher(number, bytes(Web3.keccak(text=f"{request['from']} {number}")))
+        if announce := getattr(self.wallet, "announce", None):
+            announce(number, bytes(Web3.keccak(text=f"{request['from']} {number}")))
         receipt = self.chain.node.receipts[self.chain.node.send(request)]
         assert receipt["status"] == "0x1"
         return receipt

@@ -334,7 +334,7 @@ def test_an_auditor_waits_for_the_committed_log(
         store.divergence = Divergence(1, 0, 0)
         store._write_header()
     mend = partial(shutil.copytree, tmp_path / "trainer", published, dirs_exist_ok=True)
-    monkeypatch.setattr(Retry, "wait", lambda *_: mend())
+    monkeypatch.setattr(Retry, "wait", lambda _: mend())
     save_bundle(bundle, tmp_path / "bundle")
     seat = AgentConfig("", "", tmp_path / "bundle", tmp_path / "store", log=published)
     run = LocalRun(seat, "cpu", Reporter(json_lines=True))

@@ -59,7 +59,7 @@ def computation(play: Play, refuses: bool) -> Any:
         if refuses:
             raise Abstain("trainer_budget is 1, 600 is needed")
 
-    def wait(_: Retry, seconds: float) -> None:
+    def wait(_: Retry) -> None:
         tries[0] -= 1
         if not tries[0]:
             raise StoppedError

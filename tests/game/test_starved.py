@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from false_replies import invented_estimates, show_stale
 from frauds import LIE, SETUP, Setup
 from scene import Scene, deployed, embedded_chain
 from test_delivery_agents import Sides
+from test_races import end_pauses, last_pause
 from test_watch import watch
 
 import vgame.agents.staking
@@ -25,6 +28,7 @@ from vgame.chain.game import Game
 from vgame.chain.pauses import LONGEST, PAUSE, Pauses
 from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind
+from vgame.dispute.player import Player
 from vgame.errors import LostRace, Paused, VgameError
 from vgame.job.terms import INCLUSION, KEPT_OUT
 
@@ -132,11 +136,14 @@ def own_pauses(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Pauses:
     return Pauses(SimpleNamespace(is_development=False))
 
 
-def send(own: Pauses, call: tuple[object, ...], number: int, fails: bool = False) -> bool:
-    """Sign a call; False if it has to wait."""
+def send(own: Pauses, call: tuple[object, ...], number: int, fails: bool = False, shown: bool = True) -> bool:
+    """Sign a call; False if it has to wait. `shown`: is a receipt shown?"""
     try:
         with own.sending(*call):
-            own.signed(number, b"")
+            own.check(number)
+            own.begin(number)
+            if shown:
+                own.included()
             if fails:
                 raise LostRace(call[1])
     except Paused:
@@ -161,16 +168,15 @@ def test_pauses_grow_to_a_limit_and_are_forgotten(monkeypatch: pytest.MonkeyPatc
     assert send(own, CALL, 10)
 
 
-def test_a_call_is_sent_again_with_its_number_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is pending, or a reorganisation undid it: the chain includes one of the two. Another number waits, a lower one
-    too: the first may never be reached."""
+def test_without_a_receipt_a_call_is_sent_again_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another number waits, a lower one too: the first may never be reached."""
     now = [0.0]
     own = own_pauses(monkeypatch, now)
     for number in range(5):
-        assert send(own, CALL, number) and send(own, CALL, number)
+        assert send(own, CALL, number, shown=False) and send(own, CALL, number, shown=False)
         now[0] += LONGEST
     now[0] -= 1
-    assert send(own, CALL, 4) and not send(own, CALL, 3) and not send(own, CALL, 10**6)
+    assert send(own, CALL, 4, shown=False) and not send(own, CALL, 3) and not send(own, CALL, 10**6)
 
 
 def test_failed_timeouts_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +198,8 @@ def test_two_contracts_share_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_transfer_in_place_of_a_lost_transaction_begins_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """It belongs to no call (Stakes.fill)."""
     own = own_pauses(monkeypatch, [0.0])
-    own.signed(0, b"")
+    own.check(0)
+    own.begin(0)
     assert not own.known and send(own, CALL, 1)
 
 
@@ -325,14 +332,44 @@ def test_proofs_that_strangers_copy_cost_no_bond(monkeypatch: pytest.MonkeyPatch
         assert play.phase is Phase.CLAIMED and play.dispute(12).status is not Status.OPEN, play.verdicts
 
 
-def test_a_role_with_a_waiting_withdrawal_does_not_end(scene: Scene) -> None:
+def fail_withdrawal(player: Player) -> None:
+    own = player.game.wallet.pauses
+    with suppress(LostRace), own.sending(player.game.address, "withdraw", player.address):
+        own.begin(-1)
+        own.included()
+        raise LostRace("withdraw")
+    last_pause(player).end = inf
+
+
+def test_a_trainer_with_a_waiting_withdrawal_does_not_end(scene: Scene) -> None:
     play = scene.claimed(SETUP)
     trainer = play.trainer
     play.pass_window()
     assert trainer.step() and play.phase is Phase.FINAL
-    with suppress(LostRace), trainer.game.wallet.pauses.sending(trainer.game.address, "withdraw", trainer.address):
-        trainer.game.wallet.pauses.signed(0, b"")
-        raise LostRace("withdraw")
-    assert play.client.credits(trainer.address)
-    with pytest.raises(Paused):
-        trainer.step()
+    fail_withdrawal(trainer)
+    assert not trainer.step() and not trainer.has_ended(True)
+    end_pauses(trainer)
+    assert trainer.step() and not play.client.credits(trainer.address)
+    assert not trainer.step() and trainer.has_ended(True)
+
+
+def test_an_auditor_with_a_waiting_withdrawal_does_not_end(scene: Scene, elsewhere: None, room_for_one: None) -> None:
+    play = scene.claimed(SETUP, LIE)
+    service = watch(play, Limits(jobs=frozenset({play.id}), any_clocks=True))
+
+    def looks(count: int, until: Callable[[], bool] = lambda: False) -> None:
+        for _ in range(count):
+            if until():
+                break
+            service.round()
+            play.trainer.step()
+            play.advance(15)
+
+    looks(60, lambda: play.phase is Phase.CONVICTED)
+    auditor = service.auditors[play.id]
+    fail_withdrawal(auditor)
+    looks(150)
+    assert play.client.credits(auditor.address) and not service.over
+    end_pauses(auditor)
+    looks(150)
+    assert not play.client.credits(auditor.address) and service.over

@@ -10,7 +10,7 @@ import pytest
 
 from vgame.agents.retry import Deferred, Retry
 from vgame.chain.connection import calldata_floor
-from vgame.errors import ChainError, Over, Paused, VgameError
+from vgame.errors import ChainError, Over, VgameError
 from vgame.system.progress import Reporter
 
 
@@ -44,11 +44,3 @@ def test_a_failed_duty_is_deferred_without_waiting() -> None:
     with retry:
         raise ChainError("no answer")
     assert not retry.due and time.monotonic() - begin < 10
-
-
-def test_a_pause_of_a_call_is_not_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is not reported, and does not lengthen the delay after the next error."""
-    retry = Deferred(Reporter(), 30.0)
-    with retry:
-        raise Paused("withdraw")
-    assert not retry.due and retry.delay == 30.0 and not capsys.readouterr().out

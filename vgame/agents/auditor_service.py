@@ -22,7 +22,7 @@ from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.dispute.stakes import Stakes
-from vgame.errors import Abstain, Paused
+from vgame.errors import Abstain
 from vgame.execute.devices import use_device
 from vgame.job.bundle import load_bundle
 from vgame.job.terms import count_moves
@@ -83,7 +83,7 @@ class AuditorService:
         self.done: set[bytes] = set()  # hunted jobs with a stake whose end is final
         self.problems: dict[bytes, Exception] = {}  # by job: its first error in this round
         self.naming = Deferred(reporter, poll, LONGEST)
-        self.measuring = Deferred(reporter, poll, Retry.AGAIN)
+        self.measuring = Deferred(reporter, poll)
         self.stuck: dict[bytes, bytes] = {}  # by hunted job: run root that could not be compared or disputed
         self.behind = False  # some claims were not read or not compared yet
         self.lasting = Lasting(game.chain)
@@ -184,8 +184,7 @@ class AuditorService:
     def tell(self) -> None:
         """Report the problems of the round; a job with a problem is skipped until its next try."""
         hunted = self.named.hunted
-        failed = [job for job, problem in self.problems.items() if not isinstance(problem, Paused)]
-        self.stuck |= {job: hunted[job].run_root for job in failed if job in hunted}
+        self.stuck |= {job: hunted[job].run_root for job in self.problems if job in hunted}
         for job in self.auditors:
             if (retry := self.retry[job]).due:
                 with retry:
@@ -245,7 +244,7 @@ class AuditorService:
 
     def end(self, views: dict[bytes, ClaimView]) -> bool:
         """Have all jobs ended, and is each claim compared?"""
-        over = [job for job, view in views.items() if _has_ended(view)]
+        over = [job for job, view in views.items() if _has_ended(view) and not self.auditors[job].waiting]
         owned, hunted = self.named.owned, self.named.hunted
         self.done |= {
             job for job in views if job not in owned and self.lasting.shown(job, job in over) and self.final([job])

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from vgame.errors import Abstain, Over, Paused, VgameError
+from vgame.errors import Abstain, Over, VgameError
 from vgame.system.progress import Reporter
 
 T = TypeVar("T")
@@ -45,11 +45,8 @@ class Retry:
             self.reporter.beat()
         if not isinstance(problem, self.bears) or isinstance(problem, Over):
             return False
-        if isinstance(problem, Paused):  # a duty waits as it should
-            self.wait(QUIET * self.poll)
-            return True
         self.say(problem)
-        self.wait(self.delay)
+        self.wait()
         self.delay = min(2 * self.delay, self.longest)
         return True
 
@@ -65,9 +62,9 @@ class Retry:
         again = "" if isinstance(problem, Abstain) else " (trying again)"
         self.reporter.emit("problem", f"{text}{again}{clock and f'; {clock}'}", message=text, clock=clock)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self) -> None:
         """Wait until the next try."""
-        time.sleep(seconds)
+        time.sleep(self.delay)
 
     def insist(self, duty: Callable[[], T]) -> T:
         """Try the duty until it succeeds; returns its result."""
@@ -85,8 +82,8 @@ class Deferred(Retry):
     def due(self) -> bool:
         return time.monotonic() >= self.until
 
-    def wait(self, seconds: float) -> None:
-        self.until = time.monotonic() + seconds
+    def wait(self) -> None:
+        self.until = time.monotonic() + self.delay
 
 
 def sentence(problem: BaseException) -> str:

@@ -64,7 +64,8 @@ class Staking:
         self._pace = self._pace or self.computation.known_pace
         if self._pace is None:
             raise NotYet(
-                "this device was not measured before its last dispute: no stake is sent while that dispute may be open"
+                "this device is not measured yet: no stake is sent before; it is measured while no own dispute can be "
+                "open"
             )
         return self._pace
 

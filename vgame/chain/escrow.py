@@ -118,11 +118,6 @@ class EscrowContract:
         """A transaction; a call that would revert is not sent and raises ContractError."""
         wallet = self.game.wallet
         assert wallet is not None, "a read-only Game cannot send"
-        with wallet.pauses.sending(self.address, name, *args):
-            return self._send(name, args, value)
-
-    def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:
-        wallet = self.game.wallet
         self.game._check_funds(name, value)
         function = getattr(self.contract.functions, name)(*args)
         call = {"from": wallet.address, "value": value}

@@ -175,8 +175,13 @@ class Game:
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
         """Send a transaction; returns its receipt. A call that would revert is not sent and raises ContractError."""
         assert self.wallet is not None, "a read-only Game cannot send"
-        with self.chain.released(), self.wallet.pauses.sending(self.address, name, *args):
+        with self.chain.released():
             return self._send(name, args, value)
+
+    def move(self, name: str, *args: Any, value: int = 0) -> Any:
+        """A `send` of a role that looks and decides again and again. Paused if it sent the same a short time ago."""
+        with self.wallet.pauses.sending(self.address, name, *args):
+            return self.send(name, *args, value=value)
 
     def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:
         function, tx = self._function(name, args), {"from": self.wallet.address, "value": value}
@@ -229,12 +234,11 @@ class Game:
 
     def _own_dispute(self, job: bytes) -> bool:
         """Does this wallet have an open dispute?"""
-        mine = (s.dispute for s in self.all_disputes(job) if s.dispute.auditor == self.wallet.address)
-        return any(d.status is Status.OPEN for d in mine)
+        found, own = self.all_disputes(job), self.wallet.address
+        return any(s.dispute.auditor == own and s.dispute.status is Status.OPEN for s in found)
 
     def _check_funds(self, name: str, value: int) -> None:
-        owned = self.chain.balance(self.wallet.address) if value else 0
-        if value > owned:
+        if value and value > (owned := self.chain.balance(self.wallet.address)):
             raise ChainError(f"{name} needs {value} wei, {self.wallet.address} has {owned}; send it some ether")
 
     # ---- views ----
@@ -390,8 +394,7 @@ class Game:
         return next(topic for topic, event in self._topics.items() if event.event_name == name)
 
     def _decode_log(self, log: Any) -> Event | None:
-        event = self._topics.get(bytes(log["topics"][0]))
-        if event is None:
+        if (event := self._topics.get(bytes(log["topics"][0]))) is None:
             return None
         args = dict(event.process_log(log)["args"])
         return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())

@@ -1,9 +1,9 @@
-"""How long an account waits before it sends the same call again.
+"""How long a role waits before it sends the same call again.
 
 An endpoint can show the state before a call for as long as it likes, and estimate that the call would pass. Sent again,
 the call reverts or has no effect, and costs gas each time. So a call waits before it is sent with another transaction
-number, and other duties go first. With the number of its last transaction it need not wait: the chain takes one of the
-two.
+number, and other duties go first. With the number of its last transaction it need not wait while no receipt was shown:
+the chain takes one of the two.
 """
 
 from __future__ import annotations
@@ -23,13 +23,18 @@ PAUSE, LONGEST = 12.0, 120.0
 TIMEOUTS = frozenset({"timeout", "timeoutMany"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pause:
     """A pause after a transaction with `number`; length and end by the monotonic clock, in seconds."""
 
     number: int
     seconds: float
     end: float
+    included: bool = False  # a receipt was shown
+
+    @property
+    def goes_on(self) -> bool:
+        return time.monotonic() < self.end
 
 
 class Pauses:
@@ -38,44 +43,58 @@ class Pauses:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.known: dict[Hashable, Pause] = {}  # by call; by contract for all of its TIMEOUTS
-        self._current: tuple[str, str, Hashable] | None = None  # contract, name and key of the call that is sent now
+        self._current: tuple[str, Hashable] | None = None  # name and key of the call that is sent now
+
+    def waits(self, contract: str, name: str, *args: object) -> bool:
+        """Was the call included a short time ago, or has one of TIMEOUTS failed?"""
+        return self._pause(contract, name, args) is not None
 
     @contextmanager
     def sending(self, contract: str, name: str, *args: object) -> Iterator[None]:
         """Send a call inside this context; Paused if it has to wait."""
         key = _key(contract, name, args)
-        if name in TIMEOUTS and (common := self.known.get(contract)) and time.monotonic() < common.end:
-            raise Paused(name)
-        self._current, before = (contract, name, key), self.known.get(key)
+        if pause := self._pause(contract, name, args):
+            raise Paused(name, pause.seconds >= LONGEST)
+        self._current, before = (name, key), self.known.get(key)
         try:
             yield
             if self.chain.is_development:
                 self.known.pop(key, None)
         except Exception:
-            if name in TIMEOUTS and self.known.get(key) is not before:
-                self._begin(contract, self.known[key].number)
+            if name in TIMEOUTS and (failed := self.known.get(key)) and failed is not before:
+                self._begin(contract, failed.number).included = True
             raise
         finally:
             self._current = None
 
-    def signed(self, number: int, digest: bytes) -> None:
-        """A watcher of the wallet: a transaction is about to be sent. Paused if its call has to wait."""
-        if self._current is None:
-            return
-        _, name, key = self._current
-        last = self.known.get(key)
-        if last and number != last.number and time.monotonic() < last.end:
-            raise Paused(name)
-        if last is None or number != last.number:
-            self._begin(key, number)
+    def _pause(self, contract: str, name: str, args: tuple[object, ...]) -> Pause | None:
+        found = [self.known.get(_key(contract, name, args)), self.known.get(contract) if name in TIMEOUTS else None]
+        return next((pause for pause in found if pause and pause.included and pause.goes_on), None)
 
-    def _begin(self, key: Hashable, number: int) -> None:
+    def check(self, number: int) -> None:
+        """Paused if the current call has to wait before it is sent with that number."""
+        name, key = self._current or ("", None)
+        if (last := self.known.get(key)) and number != last.number and last.goes_on:
+            raise Paused(name, last.seconds >= LONGEST)
+
+    def begin(self, number: int) -> None:
+        """The current call is about to be sent."""
+        if self._current and ((last := self.known.get(self._current[1])) is None or number != last.number):
+            self._begin(self._current[1], number)
+
+    def included(self) -> None:
+        """A receipt of the current call was shown."""
+        if self._current and (last := self.known.get(self._current[1])):
+            last.included = True
+
+    def _begin(self, key: Hashable, number: int) -> Pause:
         """Long after its last pause a call is new: a reorganisation may undo each call once more."""
         now = time.monotonic()
         self.known = {other: pause for other, pause in self.known.items() if now <= pause.end + LONGEST}
         last = self.known.get(key)
         seconds = min(2 * last.seconds, LONGEST) if last else PAUSE
-        self.known[key] = Pause(number, seconds, now + seconds)
+        self.known[key] = pause = Pause(number, seconds, now + seconds)
+        return pause
 
 
 def _key(contract: str, name: str, args: tuple[object, ...]) -> Hashable:

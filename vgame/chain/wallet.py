@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from eth_account import Account
@@ -70,8 +70,8 @@ class Wallet:
         self.account: LocalAccount = Account.from_key(key) if key else Account.create()
         self.address = self.account.address
         self.pauses = Pauses(chain)
-        #: Called with number and hash of every transaction before it is sent; it is not sent if one of them raises.
-        self.watchers: list[Callable[[int, bytes], None]] = [self.pauses.signed]
+        #: Called with number and hash of every transaction before it is sent.
+        self.watchers: dict[Hashable, Callable[[int, bytes], None]] = {}
 
     @property
     def key(self) -> bytes:
@@ -87,7 +87,9 @@ class Wallet:
         tx = {"type": 2, "chainId": self.chain.chain_id, "data": data, "value": value, "gas": limit}
         if to is not None:
             tx["to"] = to
-        return self._included(tx)
+        receipt = self._included(tx)
+        self.pauses.included()
+        return receipt
 
     def _included(self, tx: dict[str, Any]) -> Any:
         """The receipt. A pending transaction, of this process or of one that was killed, is replaced by one that pays
@@ -147,14 +149,20 @@ class Wallet:
     def _offer(self, tx: dict[str, Any], sent: list[bytes]) -> RefusedError | None:
         """Sign and send; the refusal, if the node refuses."""
         signed = self.account.sign_transaction(tx)
-        for watcher in self.watchers:
-            watcher(tx["nonce"], bytes(signed.hash))
+        self.announce(tx["nonce"], bytes(signed.hash))
         try:
             self.chain.ask(lambda: self.chain.web3.eth.send_raw_transaction(signed.raw_transaction))
         except RefusedError as refusal:
             return refusal
         sent.append(signed.hash)  # the own hash: the endpoint's reply is not used
         return None
+
+    def announce(self, number: int, digest: bytes) -> None:
+        """A transaction is about to be sent. It is not sent if its call has to wait (Paused), or a watcher raises."""
+        self.pauses.check(number)
+        for watcher in self.watchers.values():
+            watcher(number, digest)
+        self.pauses.begin(number)
 
     def _most(self, base: int, asked: int = 0) -> int:
         """The maximum that a transaction offers per gas, with the tip `asked` by the node; TooDear if the base fee

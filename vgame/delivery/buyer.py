@@ -266,7 +266,7 @@ class Buyer:
             raise Undelivered(f"{text}: the trainer cheated, and nobody has said so in time")
         if self.game.wallet is None:
             raise Undelivered(f"{text}: the trainer cheated; say so with a wallet")
-        self._attempt(name, self.job, astuple(self.offer()), *args)
+        self._send(name, self.job, astuple(self.offer()), *args)
         late = ", though the job is shown as final" if phase is Phase.FINAL else ""
         raise DeliveryError(f"{text}: the trainer cheated, and the complaint has been sent{late}")
 
@@ -280,9 +280,8 @@ class Buyer:
     # ---- before the key ----
 
     def _deliver(self, s: Snapshot) -> None:
-        with suppress(Paused):
-            if self.game.wallet is not None and (late := _call(self.job, overdue(s))) and self._attempt(*late):
-                return
+        if self.game.wallet is not None and (late := _call(self.job, overdue(s))) and self._attempt(*late):
+            return
         own = self.game.wallet is not None and self.game.wallet.address == s.job.client
         if own:
             self._raise_prices(s)
@@ -306,9 +305,11 @@ class Buyer:
             for index, place in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
                 self._request(s, index, *place)
                 wanted.remove(place)
+        except (EndpointError, NotYet):
+            raise  # the request may have been made: the next look shows it
         except VgameError as error:
             problem = error
-        if declining(s, bool(wanted) or not missing.all_known).due:
+        if overdue(s) is None and declining(s, bool(wanted) or not missing.all_known).due:
             self._attempt("decline", self.job, s.exchange.offer)
         elif problem:
             raise problem
@@ -356,9 +357,15 @@ class Buyer:
             )
 
     def _attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """False if it is no longer needed; Paused if it has to wait."""
+        """False if it is no longer needed, or if its pause is not over."""
+        with suppress(Paused):
+            return self._send(name, *args, value=value)
+        return False
+
+    def _send(self, name: str, *args: object, value: int = 0) -> bool:
+        """False if it is no longer needed."""
         try:
-            self.game.send(name, *args, value=value)
+            self.game.move(name, *args, value=value)
         except ContractError as error:
             if error.name not in HARMLESS:
                 raise

@@ -60,6 +60,7 @@ class Auditor(Viewer):
 
     def view(self, job: Job | None = None) -> ClaimView:
         """The claim as the chain shows it; `job`: the job if it was already read."""
+        self.waiting = False
         view = ClaimView(self, self.look(job))
         self.at_risk = view.job.phase is Phase.CLAIMED and bool(self.unshown(view) or view.open_mine)
         return view
@@ -109,8 +110,9 @@ class Auditor(Viewer):
         # actions that can end the claim without a new stake come first
         if self.refill() or self.convict(view, self.can_convict) or (self.stakes and self.stakes.fill(view.claim)):
             return True
-        if any(s.turn is Turn.TRAINER_EXPIRED for s in view.standings):
-            return False  # a conviction is possible
+        expired = (s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED)
+        if any(self.game.wallet.pauses.waits(self.game.address, "timeout", self.id, number) for number in expired):
+            return False  # a conviction is possible, and is sent again after the pause
         memory = self.remembered(view)
         if self.staking is not None and not self.staking.allows(view):
             return False

@@ -49,6 +49,7 @@ class Player:
     """
 
     terms: JobSpec | None = None
+    waiting = False  # a move waits for the end of its pause
     side: Turn
     #: Windows of the spec in which this side may act, by phase.
     windows: Mapping[Phase, Sequence[tuple[str, str]]]
@@ -91,9 +92,12 @@ class Player:
         return self.game.wallet.address
 
     def attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """Send a move. True if it was made; False if it is no longer needed. Paused if it has to wait."""
+        """Send a move. True if it was made; False if it is not needed, or if it waits (`waiting`)."""
         try:
-            self.game.send(name, *args, value=value)
+            self.game.move(name, *args, value=value)
+        except Paused as pause:
+            self.waiting |= not pause.is_longest
+            return False
         except ContractError as error:
             if error.name not in HARMLESS:
                 raise
@@ -205,7 +209,7 @@ def lapsed(account: str, job: Job, now: int, standings: Sequence[Standing]) -> l
 
 def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
     """Try the duties in order, also after an error, until one has an effect. True if one had; otherwise the first error
-    is raised, if there was one; Paused only if there was no other."""
+    is raised, if there was one."""
     problems = []
     for duty in duties:
         try:
@@ -215,7 +219,7 @@ def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
             problems.append(problem)
             log.info("a duty failed: %s", problem)
     if problems:
-        raise min(problems, key=lambda problem: isinstance(problem, Paused))
+        raise problems[0]
     return False
 
 

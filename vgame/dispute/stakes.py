@@ -51,7 +51,7 @@ class Stakes:
 
     def watch(self) -> None:
         """Record each transaction of the account from now on."""
-        self.wallet.watchers.append(self._signed)
+        self.wallet.watchers[self.path] = self._signed  # in place of an earlier object for the same file
 
     def number_for(self, claim: str) -> int:
         """The number of the next stake on a claim, from the block that the round reads: the chain cannot include it
@@ -136,8 +136,8 @@ class Stakes:
             self._current = None
 
     def _signed(self, number: int, digest: bytes) -> None:
-        """Record a transaction of the account that is about to be sent. StoreError, so that it is not sent, if a stake
-        cannot be recorded."""
+        """Record a transaction of the account that is about to be sent. Raises, so that it is not sent, if the number
+        of a stake cannot be recorded."""
         claim, due = self._current or ("", number)
         if number != due:
             raise NotYet(f"transaction number {due} of {self.address} was used by another transaction: read it again")
@@ -150,7 +150,7 @@ class Stakes:
         try:
             self._save()
         except VgameError:
-            if claim:
+            if claim and before[0].get(claim) != number:
                 self.last, self.sent = before
                 raise
 

@@ -125,9 +125,9 @@ class Trainer(Player):
         return ""
 
     def has_ended(self, shown: bool) -> bool:
-        """Are only withdrawals left, in all looks for long enough and in a final state? `shown`: the answer of this
-        look."""
-        if not self.lasting.shown("ended", shown):
+        """Is nothing left, in all looks for long enough and in a final state? `shown`: the answer of this look."""
+        waiting, self.waiting = self.waiting, False
+        if not self.lasting.shown("ended", shown and not waiting):
             return False
         final, _ = final_jobs(self.game, [self.id])
         return final is not None and final[0].phase in {Phase.CONVICTED, *ENDED}
