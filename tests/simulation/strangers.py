@@ -56,7 +56,7 @@ class Puppet:
         def caught(name: str, *args: Any, value: int = 0) -> None:
             raise Sending(Call(name, args, value))
 
-        self.player.game.send = caught
+        self.player.game.send = self.player.game.move = caught
         try:
             self.player.step()
         except Sending as sending:
