@@ -113,6 +113,7 @@ class Mortal:
     def step(self) -> bool:
         if self.player is None:
             self.player = self.make()
+            self.player.game.wallet.pauses.known.clear()  # a restarted process has none
             # a segment of two steps, and a trace
             cold = ceil((3 * PACE.step) + (PACE.trace - PACE.step) + 2 * PACE.state)
             assert self.chain.advance(BLOCK + cold)
