@@ -251,14 +251,6 @@ def test_a_node_that_lags_counts_fewer_transactions(real: Scene, tmp_path: Path)
     assert staked(play, service) == 1
 
 
-def test_one_object_writes_the_record(scene: Scene, tmp_path: Path) -> None:
-    """A second agent of a process takes the place of the first: an older record must not be written again."""
-    play, wallet = scene.claimed(SETUP, LIE), scene.wallet()
-    begun(play, tmp_path, wallet)
-    second = begun(play, tmp_path, wallet)
-    assert [*wallet.watchers.values()] == [second.stakes._signed]
-
-
 def test_a_damaged_record_of_stakes_is_reported(scene: Scene, tmp_path: Path) -> None:
     play = scene.claimed(SETUP, LIE)
     service = begun(play, tmp_path)

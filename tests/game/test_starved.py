@@ -179,14 +179,16 @@ def test_without_a_receipt_a_call_is_sent_again_with_its_number(monkeypatch: pyt
     assert send(own, CALL, 4, shown=False) and not send(own, CALL, 3) and not send(own, CALL, 10**6)
 
 
-def test_failed_timeouts_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint can invent one more expired dispute in each look. Moves with an own clock do not wait for them."""
+def test_what_an_endpoint_can_vary_makes_no_new_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another root to dispute, another number or price of a request, other expired disputes."""
     own = own_pauses(monkeypatch, [0.0])
-    assert send(own, ("contract", "timeout", b"job", 1), 1)
-    assert send(own, ("contract", "timeout", b"job", 2), 2, fails=True)
-    assert not send(own, ("contract", "timeout", b"other", 3), 3)
-    assert not send(own, ("contract", "timeoutMany", b"job", [4]), 3)
-    assert send(own, ("second", "timeout", b"other", 3), 3) and send(own, CALL, 4)
+    for first, varied in (
+        (("challenge", b"job", 1, 2), ("challenge", b"job", 3, 4)),
+        (("request", b"job", b"offer", 0, 2, 5, 100), ("request", b"job", b"offer", 1, 2, 5, 90)),
+        (("timeoutMany", b"job", [1, 2]), ("timeoutMany", b"job", [3])),
+    ):
+        assert send(own, ("contract", *first), 1) and not send(own, ("contract", *varied), 2)
+    assert send(own, ("contract", "timeoutMany", b"other", [3]), 2) and send(own, CALL, 3)
 
 
 def test_two_contracts_share_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:

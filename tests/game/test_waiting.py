@@ -60,9 +60,9 @@ def rounds(service: Any, count: int, seconds: int = BLOCK) -> None:
 # ---- stakes ----
 
 
-def test_a_stake_that_was_never_sent_waits_until_its_claim_is_final(far: Scene, tmp_path: Path) -> None:
+def test_a_stake_that_was_never_sent_does_not_wait(far: Scene, tmp_path: Path) -> None:
     """The disk is full, so no stake can be recorded, and none is sent; other moves of the account go on. The disk is
-    free again 100 s before the window ends. But the pause began when the stake was signed, before it was refused."""
+    free again 100 s before the window ends."""
     play, account = far.claimed(SETUP, LIE), far.wallet()
     service = begun(play, tmp_path / "store", account)
     (tmp_path / "store").write_text("no folder")
@@ -81,7 +81,7 @@ def test_a_recorded_stake_is_replaced_though_the_disk_fills(
     far: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stake is recorded and sent, and offers too little: the base fee has risen. Its replacement has the recorded
-    number, so it is no second stake; it is not sent, because the disk is full now."""
+    number, so it is no second stake."""
     monkeypatch.setattr(wallet, "RECEIPT_TIMEOUT", 0.2)
     play, account = far.claimed(SETUP, LIE), far.wallet()
     service = begun(play, tmp_path / "store", account)
@@ -123,7 +123,7 @@ def unmeasured(far: Scene) -> tuple[Any, Any, list[bool]]:
 
 
 def test_a_measurement_that_failed_costs_no_claim(far: Scene) -> None:
-    """The disk is full until 200 s before the window ends: the next try comes up to 300 s later, not 15 s."""
+    """The disk is full until 200 s before the window ends."""
     play, service, works = unmeasured(far)
     end = play.job.since + SETUP.spec.challenge_window
     while end - far.chain.now() > 200:
@@ -172,7 +172,7 @@ def test_a_request_that_waits_does_not_decline_the_delivery(
     far: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks of 2 s. In the last tenth of the window one chunk is requested, and answered in the next block. One look
-    at a replica that is 3 blocks behind shows no request, so it is due again and waits: that look declines."""
+    at a replica that is 3 blocks behind shows no request, so it is due again and waits."""
     sides, chain = Late(far, tmp_path), far.chain
     fees = chain.fees()
     monkeypatch.setattr(chain, "fees", lambda: fees)
@@ -201,8 +201,7 @@ def test_a_request_that_waits_does_not_decline_the_delivery(
 
 
 def test_a_waiting_confirmation_is_no_busy_loop(far: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A remote node shows the state before `confirm` for five minutes: the loop of `receive` looks each second and
-    signs each time, instead of every 15 s."""
+    """A remote node shows the state before `confirm` for five minutes: `receive` looks every 15 s."""
     sides, chain = Sides(far, tmp_path), far.chain
     sides.claim()
     show = stale_view(sides, chain)
@@ -270,8 +269,7 @@ def test_an_ended_role_sends_no_withdrawals_without_end(far: Scene) -> None:
 def test_a_request_whose_effect_is_seen_late_does_not_decline_the_delivery(
     far: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the last tenth of the window. The state directly after the receipt comes from a node one block behind, so the
-    request counts as not made, and the same look declines."""
+    """In the last tenth of the window. The state directly after the receipt comes from a node one block behind."""
     sides = Late(far, tmp_path)
     sides.claim()
     sides.refuse = chunk_1_of_tensor_1
@@ -289,8 +287,7 @@ def test_a_request_whose_effect_is_seen_late_does_not_decline_the_delivery(
 
 def test_one_dispute_shown_as_run_out_silences_no_auditor(far: Scene) -> None:
     """A node shows the dispute of another auditor as run out on the trainer's side. All else that it shows is true,
-    also that `timeout` would revert. The other auditor gives up; the false claim is never disputed, and nothing is
-    reported."""
+    also that `timeout` would revert."""
     play = far.claimed(SETUP, LIE)
     play.auditor(None, FalseAccuser, step_wanted=1).step()
     service = watch(play, Limits(jobs=frozenset({play.id})))
@@ -304,8 +301,7 @@ def test_one_dispute_shown_as_run_out_silences_no_auditor(far: Scene) -> None:
 
 def test_a_refusal_that_waits_does_not_decline_the_delivery(far: Scene, tmp_path: Path) -> None:
     """The trainer has not answered in time: `refused` gives the whole reward back. It reverts twice (the base fee of
-    its block is above the price of the request), so it waits 24 s; meanwhile the client declines, for three quarters of
-    the reward."""
+    its block is above the price of the request), so it waits 24 s; meanwhile three quarters could be had."""
     sides, chain = Late(far, tmp_path), far.chain
     sides.claim()
     Exchange(sides.play, sides.game, None, None, []).request(1, 1, 4 * chain.block().base_fee)
@@ -328,8 +324,7 @@ def test_a_refusal_that_waits_does_not_decline_the_delivery(far: Scene, tmp_path
 
 
 def test_a_client_closes_two_jobs_one_after_the_other(far: Scene) -> None:
-    """`Order.close` of two orders that nobody accepted, in one process: the second withdrawal is refused as a
-    repetition of the first, and nothing sends it again."""
+    """Orders that were not accepted, closed in one process: two withdrawals within 12 s."""
     first = far.post(SETUP)
     second = far.post(SETUP, first.client.wallet)
     far.chain.advance(SETUP.spec.accept_window + 2)
@@ -337,9 +332,8 @@ def test_a_client_closes_two_jobs_one_after_the_other(far: Scene) -> None:
     assert close_job(second.client, second.id) == (Phase.EXPIRED, SETUP.spec.reward)
 
 
-def test_a_race_in_one_job_leaves_another_open(far: Scene) -> None:
-    """A stranger ends the idle dispute of the first job before the client; the idle dispute of the second one, with
-    other arguments, waits for that."""
+def test_a_race_in_one_job_leaves_no_other_open(far: Scene) -> None:
+    """A stranger ends the idle dispute of the first job before the client."""
     plays = [far.claimed(SETUP) for _ in range(2)]
     client = plays[0].client
     for play in plays:
@@ -363,7 +357,7 @@ def test_a_race_in_one_job_leaves_another_open(far: Scene) -> None:
 
 def test_a_waiting_withdrawal_is_prepared_once_in_a_round(far: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten jobs of an auditor have ended, and a credit comes shortly after a withdrawal. `withdraw` is one call of the
-    account: each job estimates, prices and numbers it again in each round, only to learn that it waits."""
+    account, which is not estimated, priced and numbered for each job in each round."""
     chain = far.chain
     plays = [far.claimed(SETUP) for _ in range(10)]
     service = watch(plays[0], Limits(jobs=frozenset(play.id for play in plays)))

@@ -83,7 +83,7 @@ class SimWallet(Wallet):
     def __init__(self, chain: SimChain, account: Account) -> None:
         self.chain, self.account, self.address = chain, account, account.address
         self.pauses = Pauses(chain)
-        self.watchers = {}
+        self.watchers = []
 
 
 class Mortal(Eth):

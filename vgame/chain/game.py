@@ -183,6 +183,10 @@ class Game:
         with self.wallet.pauses.sending(self.address, name, *args):
             return self.send(name, *args, value=value)
 
+    def was_sent(self, name: str, *args: Any) -> bool:
+        """Did a role make this move a short time ago?"""
+        return self.wallet.pauses.was_sent(self.address, name, *args)
+
     def _send(self, name: str, args: tuple[Any, ...], value: int) -> Any:
         function, tx = self._function(name, args), {"from": self.wallet.address, "value": value}
         self._check_funds(name, value)
@@ -209,7 +213,8 @@ class Game:
             case "acceptJob":
                 return self.job(args[0]).phase > Phase.CREATED
             case "challenge":
-                return self._own_dispute(args[0])
+                own = (s.dispute for s in self.all_disputes(args[0]) if s.dispute.auditor == self.wallet.address)
+                return any(d.status is Status.OPEN for d in own)
             case "reveal":
                 node = fold(Kind(args[1]), args[3], tree_height(len(args[3])))
                 return self.opened(args[0], args[1], args[2], node) > 0
@@ -231,11 +236,6 @@ class Game:
         except ContractError:
             return True
         return False
-
-    def _own_dispute(self, job: bytes) -> bool:
-        """Does this wallet have an open dispute?"""
-        found, own = self.all_disputes(job), self.wallet.address
-        return any(s.dispute.auditor == own and s.dispute.status is Status.OPEN for s in found)
 
     def _check_funds(self, name: str, value: int) -> None:
         if value and value > (owned := self.chain.balance(self.wallet.address)):

@@ -19,8 +19,8 @@ from vgame.errors import Paused
 #: Seconds after the first time: a block, in which an honest node shows the effect. Twice as long each time, to LONGEST:
 #: a fault that ends costs an own clock no more than this in addition.
 PAUSE, LONGEST = 12.0, 120.0
-#: An endpoint can invent disputes for these calls, and no own clock depends on them: if one of them fails, all wait.
-TIMEOUTS = frozenset({"timeout", "timeoutMany"})
+#: The arguments that make a call the same, where others depend on what an endpoint shows: a root, a number, a price.
+SAME = {"challenge": (0,), "request": (0, 3, 4), "raise": (0, 1), "timeoutMany": (0,)}
 
 
 @dataclass(slots=True)
@@ -42,34 +42,27 @@ class Pauses:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self.known: dict[Hashable, Pause] = {}  # by call; by contract for all of its TIMEOUTS
+        self.known: dict[Hashable, Pause] = {}
         self._current: tuple[str, Hashable] | None = None  # name and key of the call that is sent now
 
-    def waits(self, contract: str, name: str, *args: object) -> bool:
-        """Was the call included a short time ago, or has one of TIMEOUTS failed?"""
-        return self._pause(contract, name, args) is not None
+    def was_sent(self, contract: str, name: str, *args: object) -> bool:
+        """Was the call sent a short time ago?"""
+        pause = self.known.get(_key(contract, name, args))
+        return pause is not None and pause.goes_on
 
     @contextmanager
     def sending(self, contract: str, name: str, *args: object) -> Iterator[None]:
         """Send a call inside this context; Paused if it has to wait."""
         key = _key(contract, name, args)
-        if pause := self._pause(contract, name, args):
-            raise Paused(name, pause.seconds >= LONGEST)
-        self._current, before = (name, key), self.known.get(key)
+        if (last := self.known.get(key)) and last.included and last.goes_on:
+            raise Paused(name, last.seconds >= LONGEST)
+        self._current = name, key
         try:
             yield
             if self.chain.is_development:
                 self.known.pop(key, None)
-        except Exception:
-            if name in TIMEOUTS and (failed := self.known.get(key)) and failed is not before:
-                self._begin(contract, failed.number).included = True
-            raise
         finally:
             self._current = None
-
-    def _pause(self, contract: str, name: str, args: tuple[object, ...]) -> Pause | None:
-        found = [self.known.get(_key(contract, name, args)), self.known.get(contract) if name in TIMEOUTS else None]
-        return next((pause for pause in found if pause and pause.included and pause.goes_on), None)
 
     def check(self, number: int) -> None:
         """Paused if the current call has to wait before it is sent with that number."""
@@ -78,24 +71,21 @@ class Pauses:
             raise Paused(name, last.seconds >= LONGEST)
 
     def begin(self, number: int) -> None:
-        """The current call is about to be sent."""
-        if self._current and ((last := self.known.get(self._current[1])) is None or number != last.number):
-            self._begin(self._current[1], number)
+        """The current call is about to be sent. Long after its last pause it is new: a reorganisation may undo each
+        call once more."""
+        name, key = self._current or ("", None)
+        if not name or ((last := self.known.get(key)) and last.number == number):
+            return
+        now = time.monotonic()
+        self.known = {other: pause for other, pause in self.known.items() if now <= pause.end + LONGEST}
+        seconds = min(2 * self.known[key].seconds, LONGEST) if key in self.known else PAUSE
+        self.known[key] = Pause(number, seconds, now + seconds)
 
     def included(self) -> None:
         """A receipt of the current call was shown."""
         if self._current and (last := self.known.get(self._current[1])):
             last.included = True
 
-    def _begin(self, key: Hashable, number: int) -> Pause:
-        """Long after its last pause a call is new: a reorganisation may undo each call once more."""
-        now = time.monotonic()
-        self.known = {other: pause for other, pause in self.known.items() if now <= pause.end + LONGEST}
-        last = self.known.get(key)
-        seconds = min(2 * last.seconds, LONGEST) if last else PAUSE
-        self.known[key] = pause = Pause(number, seconds, now + seconds)
-        return pause
-
 
 def _key(contract: str, name: str, args: tuple[object, ...]) -> Hashable:
-    return contract, name, hash(repr(args[:1] if name == "challenge" else args))  # of a job, whatever root is shown
+    return contract, name, hash(repr([args[n] for n in SAME.get(name, range(len(args)))]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from eth_account import Account
@@ -71,7 +71,7 @@ class Wallet:
         self.address = self.account.address
         self.pauses = Pauses(chain)
         #: Called with number and hash of every transaction before it is sent.
-        self.watchers: dict[Hashable, Callable[[int, bytes], None]] = {}
+        self.watchers: list[Callable[[int, bytes], None]] = []
 
     @property
     def key(self) -> bytes:
@@ -160,7 +160,7 @@ class Wallet:
     def announce(self, number: int, digest: bytes) -> None:
         """A transaction is about to be sent. It is not sent if its call has to wait (Paused), or a watcher raises."""
         self.pauses.check(number)
-        for watcher in self.watchers.values():
+        for watcher in self.watchers:
             watcher(number, digest)
         self.pauses.begin(number)
 

@@ -33,6 +33,7 @@ import numpy as np
 from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
+from vgame.chain.pauses import PAUSE
 from vgame.chain.records import Event, Job, JobSpec, Phase, Request
 from vgame.delivery.cipher import key_hash
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
@@ -288,7 +289,7 @@ class Buyer:
         try:
             with self._until(look_end(s), s.job):
                 self._complaining(self.fetch)
-        except (Missing, OSError) as problem:
+        except (Missing, OSError, NotYet) as problem:
             if own:
                 self._press(self._read(), problem if isinstance(problem, Missing) else Missing("", [], all_known=False))
             raise
@@ -297,7 +298,8 @@ class Buyer:
             self._attempt("confirm", self.job, s.exchange.offer)
 
     def _press(self, s: Snapshot, missing: Missing) -> None:
-        """Requests in time, `decline` where they cannot help any more, or cannot be paid."""
+        """Requests in time, `decline` where they cannot help any more, or cannot be paid; as late as possible while a
+        withdrawal, or the call for the whole reward, waits."""
         if not undecided(s):
             return
         wanted, problem = unrequested(s, missing.chunks), None
@@ -305,11 +307,11 @@ class Buyer:
             for index, place in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
                 self._request(s, index, *place)
                 wanted.remove(place)
-        except (EndpointError, NotYet):
-            raise  # the request may have been made: the next look shows it
         except VgameError as error:
             problem = error
-        if overdue(s) is None and declining(s, bool(wanted) or not missing.all_known).due:
+        late = _call(self.job, overdue(s))
+        waits = isinstance(problem, Paused) or (late is not None and self.game.was_sent(*late))
+        if (not waits or s.left < 2 * PAUSE) and declining(s, bool(wanted) or not missing.all_known).due:
             self._attempt("decline", self.job, s.exchange.offer)
         elif problem:
             raise problem
@@ -324,13 +326,16 @@ class Buyer:
         return [secrets.choice(wanted)] if probing(s) else []
 
     def _request(self, s: Snapshot, index: int, tensor: int, chunk: int) -> None:
-        """ChainError where it cannot be paid."""
+        """ChainError where it cannot be paid. A request that was sent is made, until a later look shows otherwise."""
         price = STEADY * s.base
         cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
         self._check_funds(cost, tensor, chunk)
-        self._attempt(
-            "request", self.job, s.exchange.offer, index, tensor, chunk, price, self.record(tensor), value=cost
-        )
+        call = ("request", self.job, s.exchange.offer, index, tensor, chunk, price, self.record(tensor))
+        try:
+            self._attempt(*call, value=cost)
+        except VgameError:
+            if not self.game.was_sent(*call):
+                raise
 
     def _raise_prices(self, s: Snapshot) -> None:
         """What cannot be paid stops nothing."""
@@ -345,11 +350,11 @@ class Buyer:
 
     def _check_funds(self, cost: int, tensor: int, chunk: int) -> None:
         """ChainError where the account cannot pay it, or could not decline any more; what the contract owes is taken
-        first."""
+        first, and Paused if that waits."""
         base, tip = self.game.chain.fees()
         needed, address = cost + 2 * CALL_GAS * (2 * base + tip), self.game.wallet.address
         if self.game.chain.balance(address) < needed and self.game.credits(address):
-            self._attempt("withdraw", address)
+            self._send("withdraw", address)
         if (owned := self.game.chain.balance(address)) < needed:
             raise ChainError(
                 f"{address} has {owned} wei; {needed} are needed to request chunk {chunk} of tensor {tensor} and still "

@@ -111,7 +111,7 @@ class Auditor(Viewer):
         if self.refill() or self.convict(view, self.can_convict) or (self.stakes and self.stakes.fill(view.claim)):
             return True
         expired = (s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED)
-        if any(self.game.wallet.pauses.waits(self.game.address, "timeout", self.id, number) for number in expired):
+        if any(self.game.was_sent("timeout", self.id, number) for number in expired):
             return False  # a conviction is possible, and is sent again after the pause
         memory = self.remembered(view)
         if self.staking is not None and not self.staking.allows(view):

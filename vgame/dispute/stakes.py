@@ -51,7 +51,7 @@ class Stakes:
 
     def watch(self) -> None:
         """Record each transaction of the account from now on."""
-        self.wallet.watchers[self.path] = self._signed  # in place of an earlier object for the same file
+        self.wallet.watchers.append(self._signed)
 
     def number_for(self, claim: str) -> int:
         """The number of the next stake on a claim, from the block that the round reads: the chain cannot include it
