@@ -22,7 +22,7 @@ from vgame.delivery.sealed import Change, Piece, seal, write_offer
 from vgame.delivery.seller import Seller
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
-from vgame.errors import Abstain, ChainError, DeliveryError, Paused, Undelivered
+from vgame.errors import Abstain, ChainError, ContractError, DeliveryError, Paused, Undelivered
 
 SPEC = DELIVERY.spec
 SIZES = [s.elements for s in DELIVERY.program.states]
@@ -371,4 +371,7 @@ def test_a_complaint_that_waits_is_not_reported_as_sent(sides: Sides) -> None:
 
     sides.claim()
     with patch.object(sides.play.client, "send", side_effect=Paused("badNode")), pytest.raises(Paused):
+        sides.buyer._complaining(cheats)
+    late = patch.object(sides.play.client, "send", side_effect=ContractError("TooLate", ()))
+    with late, pytest.raises(DeliveryError, match="the contract accepts no complaint now"):
         sides.buyer._complaining(cheats)

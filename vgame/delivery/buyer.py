@@ -267,7 +267,8 @@ class Buyer:
             raise Undelivered(f"{text}: the trainer cheated, and nobody has said so in time")
         if self.game.wallet is None:
             raise Undelivered(f"{text}: the trainer cheated; say so with a wallet")
-        self._send(name, self.job, astuple(self.offer()), *args)
+        if not self._send(name, self.job, astuple(self.offer()), *args):
+            raise DeliveryError(f"{text}: the trainer cheated, but the contract accepts no complaint now")
         late = ", though the job is shown as final" if phase is Phase.FINAL else ""
         raise DeliveryError(f"{text}: the trainer cheated, and the complaint has been sent{late}")
 
