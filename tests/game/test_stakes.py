@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,6 +22,7 @@ from test_watch import LIE, staked, watch
 import vgame.agents.staking
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
+from vgame.chain import final
 from vgame.chain.records import Phase, Status, Turn
 from vgame.chain.wallet import Wallet
 from vgame.dispute.player import DISPUTE_GAS
@@ -194,6 +196,25 @@ def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
     again.game.job = real_job
     rounds(again)
     assert staked(play, again) == 1 and again.auditors[play.id].at_risk
+
+
+def test_killed_before_a_move_is_sent_that_is_not_needed_again(
+    real: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number stays unused, and is taken by the next stake after the longest lag, not after finality."""
+    play, wallet = real.claimed(SETUP, LIE), real.wallet()
+    service = begun(play, tmp_path, wallet)
+    usual = real.chain.web3.eth.send_raw_transaction
+    monkeypatch.setattr(real.chain.web3.eth, "send_raw_transaction", lambda raw: (_ for _ in ()).throw(Killed()))
+    with pytest.raises(Killed):
+        wallet.send(wallet.address, b"", 0, 30_000)
+    monkeypatch.setattr(real.chain.web3.eth, "send_raw_transaction", usual)
+    monkeypatch.setattr(real.chain, "is_development", False)
+    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=real.chain.now))
+    for _ in range(55):
+        rounds(service)
+        real.chain.advance(12)
+    assert staked(play, service) == 1
 
 
 def test_another_transaction_used_the_nonce_of_the_stake(real: Scene, tmp_path: Path) -> None:
