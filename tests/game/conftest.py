@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "twin"))
 
 from bonus_stage import stage, trained  # noqa: F401
+from false_replies import own_clock
 from revm_chain import RevmChain
 from revm_node import RevmNode
-from scene import Scene, fast_scene, watch
+from scene import Scene, deployed, embedded_chain, fast_scene, watch
 
 import vgame.agents.staking as staking
-from vgame.chain import final, pauses
+from vgame.agents import retry
 from vgame.chain.wallet import deploy_game
 
 
@@ -51,8 +51,18 @@ def system() -> tuple[RevmChain, str]:
 def elsewhere(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a development chain; the process has its clock."""
     monkeypatch.setattr(scene.chain, "is_development", False)
-    for module in (final, pauses):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=scene.chain.now))
+    own_clock(monkeypatch, scene.chain)
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """Real nodes' replies, not a development chain; the process has its clock, and clocks are long enough."""
+    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *_: [])
+    with embedded_chain() as chain:
+        found = deployed(chain)
+        monkeypatch.setattr(chain, "is_development", False)
+        own_clock(monkeypatch, chain, retry)
+        yield found
 
 
 @pytest.fixture

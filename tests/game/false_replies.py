@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from vgame.chain import pauses
+from vgame.chain import final, pauses
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
 from vgame.chain.records import Standing
@@ -44,6 +44,25 @@ def invented_estimates(chain: Chain) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def invented_results(chain: Chain) -> Iterator[None]:
+    """If a call reverts, the endpoint replies with an empty result."""
+
+    def call(_: Any, usual: Callable[[], Any]) -> Any:
+        answer = usual()
+        return {"jsonrpc": "2.0", "id": 1, "result": "0x"} if "error" in answer else answer
+
+    with altered(chain, "eth_call", call):
+        yield
+
+
+def own_clock(monkeypatch: pytest.MonkeyPatch, chain: Chain, *more: ModuleType) -> None:
+    """The process has the clock of the chain, in pauses, times of replies, and more modules."""
+    clock = SimpleNamespace(monotonic=chain.now, sleep=lambda seconds: chain.advance(max(1, int(seconds))))
+    for module in (final, pauses, *more):
+        monkeypatch.setattr(module, "time", clock)
+
+
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of pauses is an hour later at each reading."""
     hours = count(0.0, 3600.0)
@@ -59,3 +78,14 @@ def show_stale(game: Game, number: int, old: Standing) -> None:
     usual, turn = game.disputes, game.turn
     game.disputes = lambda job, first=0: [old if s.number == number else s for s in usual(job, first)]
     game.turn = lambda job, n: (old.turn, old.deadline) if n == number else turn(job, n)
+
+
+def show_late(game: Game) -> None:
+    """The state directly after a receipt comes from a node one block behind; the next look sees everything."""
+    usual, chain = game._visible, game.chain
+
+    def visible(name: str, args: Any, block: int) -> bool:
+        with chain.at(block - 1):
+            return usual(name, args, block)
+
+    game._visible = visible

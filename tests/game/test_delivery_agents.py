@@ -234,9 +234,14 @@ class Partial(Sides):
             raise DeliveryError("refused")
         return super().get(name, first, size)
 
+    @property
+    def left(self) -> int:
+        """Seconds left of the confirm window."""
+        return self.game.exchange(self.play.id).until - self.play.scene.chain.now()
+
     def wait(self, left: int) -> None:
         """Wait until so much of the confirm window is left."""
-        self.play.advance(self.game.exchange(self.play.id).until - left - self.play.scene.chain.now())
+        self.play.advance(self.left - left)
 
     def is_refused(self) -> None:
         """One more try; data are missing."""

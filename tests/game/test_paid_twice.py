@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from false_replies import altered, invented_estimates, refused, show_stale
+from false_replies import altered, invented_estimates, own_clock, refused, show_stale
 from frauds import LIE, SETUP
 from scene import Play, deployed, embedded_chain
 from test_delivery_agents import Sides
@@ -19,9 +18,9 @@ from test_watch import watch
 
 import vgame.agents.staking
 from vgame.agents import retry
+from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain import final, pauses
 from vgame.chain.connection import Chain
 from vgame.chain.records import Level, Phase, Turn
 from vgame.errors import ContractError, VgameError
@@ -132,18 +131,44 @@ def test_timeouts_with_a_false_receipt_wait_too() -> None:
             rounds(auditor.step, play, 1)
 
 
-def test_one_false_credit_is_not_withdrawn_for_each_job() -> None:
-    """`withdraw` is a call of the account, whatever number of jobs it plays."""
+@contextmanager
+def false_credit() -> Iterator[AuditorService]:
+    """Ten jobs are shown as convicted, and a credit for the account."""
     with embedded_chain() as chain:
         scene = deployed(chain)
         plays = [scene.claimed(SETUP) for _ in range(10)]
         service = watch(plays[0], Limits(jobs=frozenset(play.id for play in plays)))
-        game = service.game
-        usual = game.jobs
-        game.jobs = lambda which: [replace(job, phase=Phase.CONVICTED) for job in usual(which)]
-        game.credits = lambda _: 10**18
-        with few_transactions(chain, game.wallet, most=1), invented_estimates(chain):
+        usual = service.game.jobs
+        service.game.jobs = lambda which: [replace(job, phase=Phase.CONVICTED) for job in usual(which)]
+        service.game.credits = lambda _: 10**18
+        with invented_estimates(chain):
+            yield service
+
+
+def test_one_false_credit_is_not_withdrawn_for_each_job() -> None:
+    """`withdraw` is a call of the account, whatever number of jobs it plays."""
+    with false_credit() as service, few_transactions(service.game.chain, service.game.wallet, most=1):
+        service.round()
+
+
+def test_a_waiting_withdrawal_is_prepared_once_in_a_round() -> None:
+    """It is not estimated, priced and numbered for each job in each round."""
+    with false_credit() as service, patch.object(service.game.chain, "is_development", False):
+        service.round()
+        provider, asked = service.game.chain.web3.provider, list[str]()
+        usual = provider.make_request
+
+        def counted(name: str, params: Any) -> Any:
+            asked.append(name)
+            return usual(name, params)
+
+        with patch.object(provider, "make_request", counted):
+            provider._request_func_cache = (None, None)
+            for known in service.retry.values():
+                known.until = 0.0
             service.round()
+        provider._request_func_cache = (None, None)
+        assert 1 <= len(asked) <= 30, asked
 
 
 def test_varied_roots_do_not_drain_an_auditor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +176,7 @@ def test_varied_roots_do_not_drain_an_auditor(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
     with embedded_chain() as chain:
         play = deployed(chain).claimed(SETUP)
-        for module in (final, pauses, retry):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=chain.now))
+        own_clock(monkeypatch, chain, retry)
         service = watch(play, Limits(jobs=frozenset({play.id})))
         game, root = service.game, [b""]
         usual = game.jobs
@@ -187,8 +211,7 @@ def test_a_fault_shorter_than_its_allowance_costs_no_bond(monkeypatch: pytest.Mo
     setup = replace(SETUP, steps=64, interval=1, depth=5, terms={"trainer_budget": budget, "slot": 60})
     with embedded_chain() as chain:
         play = deployed(chain).claimed(setup)
-        for module in (final, pauses):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=chain.now))
+        own_clock(monkeypatch, chain)
         trainer, accuser = play.trainer, play.auditor(None, FalseAccuser, step_wanted=1)
         accuser.step()
         count, begun = sent_by(chain, trainer), chain.now()

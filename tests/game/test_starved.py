@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import pytest
 from exchange import Exchange
-from false_replies import invented_estimates, show_stale
+from false_replies import invented_estimates, own_clock, show_late, show_stale
 from frauds import LIE, SETUP, Setup
 from scene import Scene, deployed, embedded_chain
 from test_delivery_agents import Sides
@@ -23,8 +23,7 @@ from test_watch import watch
 import vgame.agents.staking
 from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain import final, pauses
-from vgame.chain.game import Game
+from vgame.chain import pauses
 from vgame.chain.pauses import LONGEST, PAUSE, Pauses
 from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind
@@ -205,17 +204,6 @@ def test_a_transfer_in_place_of_a_lost_transaction_begins_no_pause(monkeypatch: 
     assert not own.known and send(own, CALL, 1)
 
 
-def lag(game: Game) -> None:
-    """The state directly after a receipt comes from a node one block behind; the next look sees everything."""
-    usual, chain = game._visible, game.chain
-
-    def visible(name: str, args: Any, block: int) -> bool:
-        with chain.at(block - 1):
-            return usual(name, args, block)
-
-    game._visible = visible
-
-
 def long_dispute(slot: int) -> Setup:
     """Clocks as `needed_budgets` and KEPT_OUT give them for 14 moves."""
     moves = 14
@@ -228,11 +216,6 @@ def long_dispute(slot: int) -> Setup:
     return replace(SETUP, steps=64, interval=8, depth=1, terms=terms)
 
 
-def own_clock(monkeypatch: pytest.MonkeyPatch, chain: Any) -> None:
-    for module in (final, pauses):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=chain.now))
-
-
 def test_a_node_one_block_behind_costs_a_trainer_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each move counts as not made, in five disputes."""
     with embedded_chain() as chain:
@@ -241,7 +224,7 @@ def test_a_node_one_block_behind_costs_a_trainer_no_bond(monkeypatch: pytest.Mon
         accusers = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (3, 13, 23, 33, 43)]
         for accuser in accusers:
             accuser.step()
-        lag(play.trainer.game)
+        show_late(play.trainer.game)
         with patch.object(chain, "is_development", False):
             for _ in range(600):
                 for player in (play.trainer, *accusers):
@@ -264,7 +247,7 @@ def test_a_node_one_block_behind_costs_an_auditor_no_bond(monkeypatch: pytest.Mo
         auditors = [type(play.auditor())(game, play.id, play.machine(None)) for play in plays]
         for auditor in auditors:
             auditor.step()
-        lag(game)
+        show_late(game)
         with patch.object(chain, "is_development", False):
             for _ in range(500):
                 for play in plays:

@@ -133,6 +133,7 @@ def test_requests_and_a_decline() -> None:
     assert unrequested(s, [(1, 2), (1, 3)]) == [(1, 3)]
     assert declining(s, True).due and not declining(s, False).due and not declining(at(UNTIL - 1_001), True).due
     assert not declining(at(UNTIL), True).due and not declining(at(UNTIL - 9, confirmed_at=5), True).due
+    assert not declining(at(UNTIL - 25), True, waits=True).due and declining(at(UNTIL - 24), True, waits=True).due
     assert affordable(s, 62, 10**9 // 50 * 3 // 4 // 64) and not affordable(s, 63, 1)
     assert not affordable(s, 62, 10**9 // 50 * 3 // 4 // 64 + 1)
     assert not probing(s) and probing(at(UNTIL - 1_001)) and not probing(at(UNTIL - 1_000))

@@ -33,7 +33,6 @@ import numpy as np
 from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
-from vgame.chain.pauses import PAUSE
 from vgame.chain.records import Event, Job, JobSpec, Phase, Request
 from vgame.delivery.cipher import key_hash
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
@@ -299,8 +298,7 @@ class Buyer:
             self._attempt("confirm", self.job, s.exchange.offer)
 
     def _press(self, s: Snapshot, missing: Missing) -> None:
-        """Requests in time, `decline` where they cannot help any more, or cannot be paid; as late as possible while a
-        withdrawal, or the call for the whole reward, waits."""
+        """Requests in time, `decline` where they cannot help any more, or cannot be paid."""
         if not undecided(s):
             return
         wanted, problem = unrequested(s, missing.chunks), None
@@ -312,7 +310,7 @@ class Buyer:
             problem = error
         late = _call(self.job, overdue(s))
         waits = isinstance(problem, Paused) or (late is not None and self.game.was_sent(*late))
-        if (not waits or s.left < 2 * PAUSE) and declining(s, bool(wanted) or not missing.all_known).due:
+        if declining(s, bool(wanted) or not missing.all_known, waits).due:
             self._attempt("decline", self.job, s.exchange.offer)
         elif problem:
             raise problem

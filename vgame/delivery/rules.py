@@ -13,6 +13,7 @@ from math import inf
 from vgame.chain.connection import FINALITY
 from vgame.chain.final import MOMENT
 from vgame.chain.game import Game
+from vgame.chain.pauses import PAUSE
 from vgame.chain.records import Exchange, Job, Phase, Request
 
 MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
@@ -204,10 +205,11 @@ def probing(s: Snapshot) -> bool:
     return s.left > s.margin and not s.exchange.open and len(s.requests) < MOST_REQUESTS
 
 
-def declining(s: Snapshot, lacking: bool) -> Duty:
-    """`lacking`: more is missing than is requested, or can be paid."""
-    begun = s.exchange.until - s.margin
-    due = undecided(s) and s.left <= s.margin and lacking and s.held >= min(MOMENT, s.margin // 8)
+def declining(s: Snapshot, lacking: bool, waits: bool = False) -> Duty:
+    """`lacking`: more is missing than is requested, or can be paid. `waits`: a withdrawal, or the call for the whole
+    reward, waits for the end of its pause, and may make this unnecessary; so it is due as late as possible."""
+    begun = s.exchange.until - (min(2 * int(PAUSE), s.margin) if waits else s.margin)
+    due = undecided(s) and s.now >= begun and lacking and s.held >= min(MOMENT, s.margin // 8)
     return Duty("decline", due, "more is missing than is requested", s.exchange.until, begun)
 
 
