@@ -201,7 +201,7 @@ def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
 def test_killed_before_a_move_is_sent_that_is_not_needed_again(
     real: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number stays unused, and is taken by the next stake after the longest lag, not after finality."""
+    """Its number stays unused; a transfer takes it after 30 seconds."""
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     service = begun(play, tmp_path, wallet)
     usual = real.chain.web3.eth.send_raw_transaction
@@ -211,7 +211,7 @@ def test_killed_before_a_move_is_sent_that_is_not_needed_again(
     monkeypatch.setattr(real.chain.web3.eth, "send_raw_transaction", usual)
     monkeypatch.setattr(real.chain, "is_development", False)
     monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=real.chain.now))
-    for _ in range(55):
+    for _ in range(12):
         rounds(service)
         real.chain.advance(12)
     assert staked(play, service) == 1

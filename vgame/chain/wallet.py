@@ -25,7 +25,7 @@ from vgame.chain.connection import (
     fee_ceiling,
     quantity,
 )
-from vgame.chain.pauses import Pauses
+from vgame.chain.pauses import PAUSE, Pauses
 from vgame.errors import ChainError, NotYet, TooDear
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
@@ -91,10 +91,17 @@ class Wallet:
         self.pauses.included()
         return receipt
 
-    def _included(self, tx: dict[str, Any]) -> Any:
+    def fill(self) -> None:
+        """Send a transfer of 0 wei to the own account, which uses up a transaction number. NotYet if it is not included
+        within the time of a block: nothing waits for it."""
+        tx = {"type": 2, "chainId": self.chain.chain_id, "data": b"", "value": 0, "gas": 30_000, "to": self.address}
+        self._included(tx, PAUSE)
+
+    def _included(self, tx: dict[str, Any], patience: float | None = None) -> Any:
         """The receipt. A pending transaction, of this process or of one that was killed, is replaced by one that pays
         more; one above the node's cost limit by one that offers less. NotYet if the account's transaction count is
-        below the number of the transaction: it cannot be included, and other moves need not wait for it."""
+        below the number of the transaction: it cannot be included, and other moves need not wait for it; and if it is
+        pending for `patience` seconds, if they are given."""
         sent: list[bytes] = []
         base, tip = self.chain.fees()
         most = min(2 * base + max(tip, 1), self._most(base))
@@ -109,8 +116,10 @@ class Wallet:
             reply = str(refusal and refusal.answer).lower()
             if refusal is not None and CAPPED not in reply and not TOO_CHEAP.search(reply):
                 raise refusal
-            if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
+            if sent and (receipt := self.chain.receipt(sent[-1], patience or RECEIPT_TIMEOUT)) is not None:
                 return receipt
+            if sent and patience:
+                raise NotYet(f"transaction {tx['nonce']} of {self.address} is pending at {self.chain.url}")
             if sent and (count := self._count()) < tx["nonce"]:
                 raise NotYet(
                     f"transaction {tx['nonce']} of {self.address} cannot be included before transaction {count}, which "

@@ -108,7 +108,7 @@ class Auditor(Viewer):
         if entry is None:
             return False
         # actions that can end the claim without a new stake come first
-        if self.refill() or self.convict(view, self.can_convict) or (self.stakes and self.stakes.fill(view.claim)):
+        if self.refill() or self.convict(view, self.can_convict) or (self.stakes and self.stakes.fill()):
             return True
         expired = (s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED)
         if any(self.game.was_sent("timeout", self.id, number) for number in expired):

@@ -18,7 +18,6 @@ from vgame.chain.game import Game
 from vgame.errors import NotYet, StoreError, VgameError
 from vgame.system.files import write_atomic
 
-LAG = 600.0  # longest lag of a node for which clocks have room, in seconds (vgame/job/terms.py, KEPT_OUT)
 GAP = 8  # most transactions of an account that a reorganisation can lose; if more are missing, the endpoint is wrong
 
 
@@ -29,8 +28,9 @@ class Stakes:
     the chain takes one transaction per number. A claim gets another number only after a transaction with the first
     number that is not a stake on it, or has failed, was shown in a final block, and in each look since then that did
     not show a dispute. So no branch of the chain can hold both stakes, and a false reply has no effect if a true one
-    follows before finality. A number that the chain has not reached is reached by transfers of 0 wei, and is never
-    given up.
+    follows before finality. A new number is the account's transaction count, and not below a number that the account
+    has signed: otherwise a node that lags would give a stake a used number, and finality would be waited for. Numbers
+    whose transactions were lost are used up by transfers of 0 wei (`fill`), which have no effect if they were not.
     """
 
     def __init__(self, game: Game, path: Path | None = None) -> None:
@@ -38,8 +38,9 @@ class Stakes:
         self.game, self.path, self.wallet, self.address = game, path, game.wallet, game.wallet.address
         self.last: dict[str, int] = {}  # by claim: number of the transaction
         self.sent: dict[int, dict[str, str]] = {}  # by number: hash of a transaction, and the claim that it stakes on
-        self.lasting = Lasting(game.chain)  # claims whose number another transaction has used; lower counts
+        self.lasting = Lasting(game.chain)  # claims whose number another transaction has used; "count", "lost", "fewer"
         self.shown = self.counted = -1  # transaction count in the last look, and the count that was accepted
+        self.known = 0  # count that the account must have, in the last look
         self._current: tuple[str, int] | None = None  # claim and number of the stake that is sent now
         if path and path.exists():
             self._load(path)
@@ -57,49 +58,57 @@ class Stakes:
     def number_for(self, claim: str) -> int:
         """The number of the next stake on a claim, from the block that the round reads: the chain cannot include it
         together with a stake that this block does not show. NotYet if a stake may be pending or hidden, or if another
-        transaction of the account is pending."""
+        transaction of the account may be."""
         spent, waiting = self._counts()
-        known = max(self.counted, *(n + 1 for n in self.sent), 0)
-        if spent != self.shown:
-            self.shown = spent
-            self.lasting.held("count", False)
-        held = self.lasting.held("count")
-        # a lost transaction that is no stake may be replaced by one: the chain includes one of the two; a node that
-        # only lags shows it earlier
-        moves = all(not staked for n, sent in self.sent.items() if n >= spent for staked in sent.values())
-        waited = self.lasting.held("fewer", spent < known)
-        fewer = self.lasting.shown("fewer", spent < known) or (moves and waited >= LAG)
-        if spent < known and not fewer and claim not in self.last:
+        url, number = self.game.chain.url, self.last.get(claim)
+        if number == spent:
+            return spent
+        if number is not None and not (spent > number and self._replaced(claim, number)):
             raise NotYet(
-                f"{self.game.chain.url} counts {spent} transactions of {self.address}, which has sent {known}: the "
-                "endpoint lags, or a reorganisation has lost some; no stake is sent before it shows them"
+                f"{url} counts {spent} transactions of {self.address}, but does not show transaction {number}, the "
+                "stake on this claim: no further stake is sent; if this continues, use another endpoint, and use no "
+                "other program with this account"
             )
-        number = self.last.get(claim, spent)
-        if waiting > spent and (claim not in self.last or number != spent):
+        if waiting > spent:
             raise NotYet(
-                f"transaction {spent} of {self.address} is pending at {self.game.chain.url}, or is newer than the "
-                "block of this round: no stake is sent beside it"
+                f"transaction {spent} of {self.address} is pending at {url}, or is newer than the block of this round: "
+                "no stake is sent beside it"
             )
-        if spent > known and held < MOMENT:
+        known = max(self.counted, self.signed)
+        if known != self.known:
+            self.lasting.held("fewer", False)
+            self.known = known
+        if spent < known and not self.lasting.shown("fewer"):
             raise NotYet(
-                f"{self.game.chain.url} counts {spent} transactions of {self.address}, more than before: no stake is "
-                f"sent before it has shown this number for {MOMENT:.0f} s"
+                f"{url} counts {spent} transactions of {self.address}, which has sent {known}: the endpoint lags, or "
+                "they were lost; no stake is sent before it shows them"
+            )
+        if spent >= known:
+            self.lasting.held("fewer", False)
+        if spent > known and self.lasting.held("count") < MOMENT:
+            raise NotYet(
+                f"{url} counts {spent} transactions of {self.address}, more than before: no stake is sent before it "
+                f"has shown this number for {MOMENT:.0f} s"
             )
         self.counted = max(self.counted, spent)
-        if spent == number or (spent > number and self._replaced(claim, number)):
-            return spent
-        raise NotYet(
-            f"{self.game.chain.url} counts {spent} transactions of {self.address}, but does not show transaction "
-            f"{number}, the stake on this claim: no further stake is sent; if this continues, use another endpoint, "
-            "and use no other program with this account"
-        )
+        return spent
 
     def _counts(self) -> tuple[int, int]:
         """Transaction counts of the account: in the block, and including pending ones."""
         chain = self.game.chain
         count = chain.web3.eth.get_transaction_count
         spent = chain.ask(lambda: quantity(count(self.address)))
+        if spent != self.shown:
+            self.shown = spent
+            for what in ("count", "lost"):
+                self.lasting.held(what, False)
+        self.lasting.held("count")
         return spent, chain.ask(lambda: quantity(count(self.address, "pending")))
+
+    @property
+    def signed(self) -> int:
+        """The transaction count of the account after all recorded transactions."""
+        return max(self.sent, default=-1) + 1
 
     @property
     def jobs(self) -> dict[bytes, None]:
@@ -112,16 +121,17 @@ class Stakes:
             self.lasting.shown(claim, False)
         return claim in self.last and not shown
 
-    def fill(self, claim: str) -> bool:
-        """If a reorganisation has lost transactions before the last stake on a claim, and none is pending, send a
-        transfer of 0 wei in place of the first lost one. True if it was sent."""
-        if claim not in self.last:
-            return False
+    def fill(self) -> bool:
+        """If each look for MOMENT has shown that the next transaction was signed or is pending, but is not included,
+        and it is no stake: send a transfer of 0 wei with its number. The chain includes one of the two. True if it was
+        included."""
         spent, waiting = self._counts()
-        if waiting > spent or not 0 < self.last[claim] - spent <= GAP:
+        lost = (waiting > spent or 0 < self.signed - spent <= GAP) and spent not in self.last.values()
+        if self.lasting.held("lost", lost) < MOMENT:
             return False
+        self.lasting.held("lost", False)
         with self.game.chain.released(), self.sending("", spent):
-            self.wallet.send(self.address, b"")
+            self.wallet.fill()
         return True
 
     def _replaced(self, claim: str, number: int) -> bool:

@@ -1,0 +1,304 @@
+"""The number of a stake: no node that lags, no lost and no pending transaction keeps a false claim from its dispute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from frauds import LIE, SETUP
+from scene import Play, Scene, Setup, deployed, embedded_chain
+from test_stakes import Killed, begun, killed
+from test_watch import staked
+
+import vgame.agents.staking
+from vgame.agents import retry
+from vgame.chain import final, pauses, wallet
+from vgame.errors import VgameError
+
+BLOCK = 12
+DAY = Setup(SETUP.program, steps=8, terms={"challenge_window": 20_000})
+
+
+class Endpoint:
+    """A balancer on the way to the chain. While it is `behind`, its node shows the blocks up to a time only; it takes
+    any transaction, but no block that it shows includes it. The chain's final block is 64 blocks old."""
+
+    def __init__(self, chain: Any) -> None:
+        self.chain, self.times, self.limit, self.pool = chain, list[int](), None, False
+        provider = chain.web3.provider
+        self.usual = provider.make_request
+        provider.make_request = self.request
+        provider._request_func_cache = (None, None)
+
+    def raw(self, name: str, *params: Any) -> Any:
+        return self.usual(name, list(params))["result"]
+
+    def head(self) -> int:
+        number = int(self.raw("eth_blockNumber"), 16)
+        while len(self.times) <= number:
+            self.times.append(int(self.raw("eth_getBlockByNumber", hex(len(self.times)), False)["timestamp"], 16))
+        return number
+
+    def now(self) -> float:
+        return float(self.times[self.head()])
+
+    def number(self, limit: float) -> int:
+        return max(n for n in range(self.head() + 1) if self.times[n] <= limit or n == 0)
+
+    def shown(self) -> int:
+        return self.head() if self.limit is None else self.number(self.limit())
+
+    def request(self, name: str, params: Any) -> Any:
+        shown = self.shown()
+        params = list(params)
+        for at, value in enumerate(params):
+            if value == "finalized":
+                params[at] = hex(self.number(self.times[shown] - 64 * BLOCK))
+            elif value in ("latest", "pending") and self.limit is not None:
+                params[at] = hex(shown)
+        if self.limit is None:
+            return self.usual(name, params)
+        answer = {"jsonrpc": "2.0", "id": 1}
+        if name == "eth_blockNumber":
+            return answer | {"result": hex(shown)}
+        if name == "eth_sendRawTransaction":
+            return answer | {"result": "0x" + "00" * 32}
+        if name == "eth_getBlockByNumber" and int(params[0], 16) > shown:
+            return answer | {"result": None}
+        found = self.usual(name, params)
+        if name == "eth_getTransactionReceipt" and (got := found.get("result")) and int(got["blockNumber"], 16) > shown:
+            return answer | {"result": None}
+        return found
+
+    @contextmanager
+    def behind(self, limit: Any) -> Iterator[None]:
+        self.limit = limit
+        try:
+            yield
+        finally:
+            self.limit = None
+
+
+@pytest.fixture
+def end(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scene, Endpoint]]:
+    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
+    for name in ("RECEIPT_TIMEOUT", "PAUSE"):
+        monkeypatch.setattr(wallet, name, 0.01)
+    monkeypatch.setattr(wallet, "RAISES", 2)
+    with embedded_chain() as chain:
+        scene = deployed(chain)
+        endpoint = Endpoint(chain)
+        monkeypatch.setattr(chain, "is_development", False)
+        for module in (final, pauses, retry):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=endpoint.now, sleep=lambda _: None))
+        yield scene, endpoint
+
+
+def round_of(service: Any) -> None:
+    for known in service.retry.values():
+        known.until = 0.0
+    with suppress(VgameError):
+        service.round()
+
+
+def closes(play: Play) -> int:
+    return play.job.since + play.setup.spec.challenge_window
+
+
+def move(account: Any) -> None:
+    """A move in another job of this account."""
+    account.send(account.address, b"", 0, 30_000)
+
+
+def unsent(scene: Scene, account: Any) -> None:
+    """A move in another job, which is not needed again; killed between signing and sending."""
+    eth = scene.chain.web3.eth
+    usual = eth.send_raw_transaction
+    eth.send_raw_transaction = lambda raw: (_ for _ in ()).throw(Killed())
+    try:
+        with pytest.raises(Killed):
+            move(account)
+    finally:
+        eth.send_raw_transaction = usual
+
+
+def restarted(play: Play, store: Path, account: Any) -> Any:
+    account.watchers.clear()
+    account.pauses = pauses.Pauses(account.chain)
+    return begun(play, store, account)
+
+
+# ---- a node that stops ----
+
+
+@pytest.mark.parametrize("moves", [3, 12])
+def test_stopped_node(end: Any, tmp_path: Path, moves: int) -> None:
+    """A balancer with two nodes. One stands still from now on. The other one takes `moves` moves of the account (other
+    disputes) in as many blocks, then fails for 11 minutes; then it answers alone, until the claim is final. The node
+    that stands still shows fewer transactions for 10 minutes by the own clock, but no time passes on it."""
+    scene, endpoint = end
+    play, account = scene.claimed(DAY, LIE) if moves > 8 else scene.claimed(SETUP, LIE), scene.wallet()
+    service = begun(play, tmp_path, account)
+    scene.chain.advance(1350)  # the auditor was started late, or re-executed until now
+    stop = endpoint.now()
+    scene.chain.advance(BLOCK)
+    for _ in range(moves):
+        move(account)
+        scene.chain.advance(BLOCK)
+    for _ in range(680 // BLOCK):
+        with endpoint.behind(lambda: stop):
+            round_of(service)
+        scene.chain.advance(BLOCK)
+    assert closes(play) - endpoint.now() > 800
+    while endpoint.now() < closes(play) - 30:
+        round_of(service)
+        scene.chain.advance(BLOCK if moves <= 8 else 120)
+    assert staked(play, service) == 1, (service.stakes.last, service.problems)
+
+
+# ---- a busy account at nodes that lag ----
+
+
+def busy(end: Any, play: Play, service: Any, account: Any, seconds: int, lag: int) -> None:
+    """A balancer with a good node and one that lags. The account plays other disputes (claims of one cheat): each look
+    at the good node finds a move that is due, which is sent; each look at the other one finds none but sent ones."""
+    scene, endpoint = end
+    for _ in range(seconds // BLOCK):
+        move(account)
+        scene.chain.advance(BLOCK)
+        with endpoint.behind(lambda: endpoint.now() - lag):
+            round_of(service)
+
+
+def test_busy_account_at_a_node_one_minute_behind(end: Any, tmp_path: Path) -> None:
+    """Busy for 12 minutes; then both nodes show all, and 11 minutes are left. No move is lost, and the node never lags
+    more than a minute; but in each look for 10 minutes some move was not shown yet."""
+    scene, endpoint = end
+    play, account = scene.claimed(SETUP, LIE), scene.wallet()
+    service = begun(play, tmp_path, account)
+    scene.chain.advance(1500)
+    busy(end, play, service, account, 720, 60)
+    assert closes(play) - endpoint.now() > 650
+    while endpoint.now() < closes(play) - 30:
+        round_of(service)
+        scene.chain.advance(BLOCK)
+    assert staked(play, service) == 1, (service.stakes.last, service.problems)
+
+
+@pytest.mark.parametrize("seconds", [720, 1000])
+def test_busy_account_at_a_node_three_minutes_behind(end: Any, tmp_path: Path, seconds: int) -> None:
+    """More than 8 moves are not shown: the record of the first ones was dropped."""
+    scene, endpoint = end
+    play, account = scene.claimed(DAY, LIE), scene.wallet()
+    service = begun(play, tmp_path, account)
+    busy(end, play, service, account, seconds, 200)
+    while endpoint.now() < closes(play) - 30:
+        round_of(service)
+        scene.chain.advance(120)
+    assert staked(play, service) == 1, (service.stakes.last, service.problems)
+
+
+# ---- a stake whose number another transaction has used ----
+
+
+def test_replaced_stake_takes_a_used_number(end: Any, tmp_path: Path) -> None:
+    """Killed before the stake is sent; then a move in another job gets its number. 15 minutes later the stake may have
+    another number. Then the balancer answers from a node that lags 3 minutes and hides 10 moves: the count of the node
+    is not compared with the record, because the claim has a stake."""
+    scene, endpoint = end
+    play, account = scene.claimed(DAY, LIE), scene.wallet()
+    service = begun(play, tmp_path, account)
+    for _ in range(2):
+        round_of(service)
+        scene.chain.advance(20)
+    killed(service, account, "written")
+    service = restarted(play, tmp_path, account)
+    move(account)
+    started = endpoint.now()
+    while endpoint.now() < started + 800:
+        round_of(service)
+        scene.chain.advance(BLOCK)
+    assert not staked(play, service)
+    while endpoint.now() < started + 1400:
+        move(account)
+        scene.chain.advance(BLOCK)
+        with endpoint.behind(lambda: endpoint.now() - 180):
+            round_of(service)
+    while endpoint.now() < closes(play) - 30:
+        round_of(service)
+        scene.chain.advance(120)
+    assert staked(play, service) == 1, (service.stakes.last, service.problems)
+
+
+# ---- transactions that were lost, or are pending ----
+
+
+def test_restarts(end: Any, tmp_path: Path) -> None:
+    """Killed before a move is sent; and the auditor is restarted every 9 minutes."""
+    scene, endpoint = end
+    play, account = scene.claimed(SETUP, LIE), scene.wallet()
+    service = begun(play, tmp_path, account)
+    unsent(scene, account)
+    since = endpoint.now()
+    while endpoint.now() < closes(play) - 30:
+        if endpoint.now() - since > 540:
+            service, since = restarted(play, tmp_path, account), endpoint.now()
+        round_of(service)
+        scene.chain.advance(BLOCK)
+    assert staked(play, service) == 1
+
+
+def test_unsent_stake_of_a_claim_that_is_over(end: Any, tmp_path: Path) -> None:
+    """The lost transaction is a stake on a claim that another auditor has convicted meanwhile. It is never sent again;
+    after finality the new stake takes its number."""
+    scene, endpoint = end
+    first, second = scene.claimed(SETUP, LIE), scene.claimed(SETUP, LIE)
+    account = scene.wallet()
+    service = begun(first, tmp_path, account)
+    for _ in range(2):
+        round_of(service)
+        scene.chain.advance(20)
+    killed(service, account, "written")
+    other = first.auditor()
+    first.run(other, first.trainer)
+    for _ in range(200):
+        if first.phase.name == "CONVICTED":
+            break
+        for player in (other, first.trainer):
+            with suppress(VgameError):
+                player.step()
+        scene.chain.advance(BLOCK)
+    assert first.phase.name == "CONVICTED"
+    service = restarted(second, tmp_path, account)
+    scene.chain.advance(int(closes(second) - endpoint.now()) - 1800)
+    while endpoint.now() < closes(second) - 30:
+        round_of(service)
+        scene.chain.advance(BLOCK)
+    assert staked(second, service) == 1, service.problems
+
+
+def test_pending_move_of_a_killed_process(end: Any, tmp_path: Path) -> None:
+    """Killed after a move was sent, which is not needed again. The base fee has risen above its offer: it is pending
+    until another one replaces it."""
+    scene, endpoint = end
+    play, account = scene.claimed(SETUP, LIE), scene.wallet()
+    service = begun(play, tmp_path, account)
+    unsent(scene, account)  # the pool has it
+    service = restarted(play, tmp_path, account)
+    eth = scene.chain.web3.eth
+    usual, stuck = eth.get_transaction_count, eth.get_transaction_count(account.address)
+
+    def count(address: str, which: Any = None) -> int:
+        found = usual(address, which) if which else usual(address)
+        return found + (which == "pending" and address == account.address and found == stuck)
+
+    with patch.object(eth, "get_transaction_count", count):
+        while endpoint.now() < closes(play) - 30:
+            round_of(service)
+            scene.chain.advance(BLOCK)
+    assert staked(play, service) == 1, service.problems
