@@ -37,14 +37,6 @@ abstract contract Descent is Turns {
         if (job.spec.mode != 0) _expect(basis.log, _logs[id][c]);
     }
 
-    /// @dev The guardian has at most one open dispute, so the one that counts is unique.
-    function _guard(bytes32 id, Job storage job, uint256 n) internal {
-        if (job.guarded && _disputes[id][job.guardianDispute].status == Status.Open) {
-            revert GuardianEngaged(job.guardianDispute);
-        }
-        (job.guarded, job.guardianDispute) = (true, uint32(n)); // SAFETY: below 2^31 (`challenge`)
-    }
-
     /// @dev The node of that height over all children of a reveal.
     function _parent(
         Job storage job,

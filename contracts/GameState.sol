@@ -45,6 +45,8 @@ abstract contract GameState is IGame {
     mapping(address client => bytes32[]) internal _orders;
     /// @dev Claimed jobs of a program root.
     mapping(bytes32 programRoot => bytes32[]) internal _claims;
+    /// @dev Accounts that have disputed the claim.
+    mapping(bytes32 job => mapping(address account => bool)) internal _disputed;
 
     constructor(IReferee referee_) {
         referee = referee_;

@@ -94,8 +94,8 @@ interface IGame is IGameTypes {
     error NotAuditor(address caller);
     /// @notice The claim has had 2^31 disputes.
     error TooManyDisputes();
-    /// @notice The guardian already has an open dispute; a second one is not allowed.
-    error GuardianEngaged(uint256 dispute);
+    /// @notice The account has disputed this claim before.
+    error AlreadyDisputed();
     /// @notice It is the other side's turn, or a clock has run out.
     error NotYourTurn(Clock.Turn turn);
     /// @notice Neither clock of the dispute has run out.

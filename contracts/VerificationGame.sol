@@ -49,6 +49,9 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         if (block.timestamp > until) revert TooLate(block.timestamp, until);
         uint256 price = uint256(job.spec.auditorBond) + job.spec.fee;
         if (msg.value != price) revert WrongValue(msg.value, price);
+        // INVARIANT I16: one stake of an account, whatever an endpoint hides from it
+        if (_disputed[id][msg.sender]) revert AlreadyDisputed();
+        _disputed[id][msg.sender] = true;
         n = job.disputes++;
         if (n == MAX_DISPUTES) revert TooManyDisputes();
         Dispute storage d = _disputes[id][n];
@@ -62,7 +65,7 @@ contract VerificationGame is Descent, Dispatch, IMoves {
         d.trainerLeft = job.spec.trainerBudget;
         d.auditorLeft = job.spec.auditorBudget;
         d.turnAt = _now();
-        if (msg.sender == job.spec.guardian) _guard(id, job, n);
+        if (msg.sender == job.spec.guardian) (job.guarded, job.guardianDispute) = (true, uint32(n)); // SAFETY: n < 2^31
         job.open++;
         _await(id, job, n, d);
         emit Challenged(id, n, msg.sender, entry, where);

@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant("Turns.sol", "cause == Cause.Timeout ? Status.Lapsed : Status.Dismissed;", "Status.Dismissed;", PAYMENTS),
     Mutant("Settlement.sol", "if (d.auditor == job.spec.guardian) return true;", "", PAYMENTS),
     Mutant("VerificationGame.sol", "if (msg.sender == job.spec.guardian) _guard(id, job, n);", "", PAYMENTS),
-    Mutant("Descent.sol", "revert GuardianEngaged(job.guardianDispute);", "return;", PAYMENTS),
+    Mutant("VerificationGame.sol", "revert AlreadyDisputed();", "{}", PAYMENTS),
     # moves say where they stand
     Mutant("Turns.sol", "if (position != place) revert Elsewhere(position, place);", "", BEARER),
     Mutant("VerificationGame.sol", "_expect(trace, _traces[id][_stepOf(d)]);", "", BEARER),

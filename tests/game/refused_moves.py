@@ -59,22 +59,21 @@ def challenge(scene: Scene) -> Iterator[Refusal]:
         yield Refusal("WrongDivergence", (1, step), game, struct(trace, 0, step))
 
 
-@refuses("BadProof", "GuardianEngaged")
+@refuses("BadProof", "AlreadyDisputed")
 def challenge_of_a_piece(scene: Scene) -> Iterator[Refusal]:
-    """Below a segment or trace the words depend on the posts above, so a challenge names them too. A guardian has one
-    open dispute."""
-    wallet = scene.wallet()
-    play = scene.claimed(replace(SETUP, terms={"guardian": wallet.address}), Lies(shown={(2, 0, 7): 1}))
+    """Below a segment or trace the words depend on the posts above, so a challenge names them too. An account
+    disputes a claim once."""
+    play = scene.claimed(SETUP, Lies(shown={(2, 0, 7): 1}))
     play.run(play.trainer, play.auditor(None, Forcer, step=2))
-    guardian = Curious(scene.game(wallet), play.id, play.machine(None))
-    call, segment = due(guardian), play.client.segment_root(play.id, 1)
+    curious = Curious(scene.game(), play.id, play.machine(None))
+    call, segment = due(curious), play.client.segment_root(play.id, 1)
     assert call.args[1:3] == (Level.TRACE, 2) and call.args[4] == (0, segment, bytes(32))
     for other in (NODE, bytes(32)):
-        yield Refusal("BadProof", (other, segment), guardian.game, struct(call, 1, other))
-    call.send(guardian.game)
-    yield Refusal("GuardianEngaged", (1,), guardian.game, call)
+        yield Refusal("BadProof", (other, segment), curious.game, struct(call, 1, other))
+    call.send(curious.game)
+    yield Refusal("AlreadyDisputed", (), curious.game, call)
     run = Call("challenge", (play.id, int(Level.RUN), 0, play.job.run_root, NO_BASIS), SETUP.spec.stake)
-    yield Refusal("GuardianEngaged", (1,), guardian.game, run)
+    yield Refusal("AlreadyDisputed", (), curious.game, run)
 
 
 @refuses("WrongPhase", "WrongLevel", "ChildCount", "LeafSize")

@@ -40,7 +40,6 @@ def restarted(play: Play, tmp_path: Path, pace: bool, measured: list[int], named
     limits = Limits(jobs=frozenset({play.id}), any_clocks=True) if named else Limits(any_clocks=True)
     first = watch(play, limits)
     first.stakes = Stakes(first.game, tmp_path / "memory")
-    first.stakes.watch()
     looks(play, first, 4)
     assert staked(play, first) == 1
     run = first.computation

@@ -135,7 +135,6 @@ def test_a_dispute_hidden_for_a_moment_makes_no_room(
     plays = [scene.claimed(SETUP, LIE)]
     service = watch(plays[0], Limits(hunt=8))
     service.stakes = Stakes(service.game, tmp_path / "memory")
-    service.stakes.watch()
     rounds(service, 1)
     plays[0].advance(int(MOMENT) + 1)
     rounds(service, 1)

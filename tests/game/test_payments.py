@@ -114,20 +114,23 @@ def test_a_timeout_with_a_small_trainers_bond(scene: Scene, silent: str) -> None
     assert play.verdicts == [("Convicted", 0, "timeout")] and gained(play, auditor) == SPEC.trainer_bond // 2
 
 
-def test_a_guardian_has_one_dispute_at_a_time(scene: Scene) -> None:
-    """A second one is refused while the first is open; the prize is for the one that is open at the conviction."""
+@pytest.mark.parametrize("guardian", [False, True])
+def test_an_account_disputes_a_claim_once(scene: Scene, guardian: bool) -> None:
+    """Also if its dispute has ended: whatever an endpoint hides from an auditor, it stakes once."""
     play, guard = guarded(scene, LIE)
-    first = due(guard)
-    first.send(guard.game)
-    with pytest.raises(ContractError, match=r"GuardianEngaged\(0\)"):
-        first.send(guard.game)
+    player = guard if guardian else play.auditor()
+    first = due(player)
+    first.send(player.game)
+    with pytest.raises(ContractError, match="AlreadyDisputed"):
+        first.send(player.game)
     play.trainer.step()
     play.wait_for_clocks()
     play.trainer.step()
-    first.send(guard.game)
-    assert play.job.guarded and play.job.guardian_dispute == 1
+    assert play.dispute().status is Status.LAPSED and play.job.guarded == guardian
+    with pytest.raises(ContractError, match="AlreadyDisputed"):
+        first.send(player.game)
     convict(play, play.auditor())
-    assert play.client.verdict(play.id).winner == guard.address
+    assert play.client.verdict(play.id).winner != guard.address
 
 
 @pytest.mark.parametrize("cause", CAUSES)

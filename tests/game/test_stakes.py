@@ -1,5 +1,5 @@
-"""At most one open stake on a claim, for all replies of an endpoint and all kills of the process; and never the money
-for the gas of open disputes."""
+"""One stake on a claim, for all replies of an endpoint and all kills of the process; and never the money for the gas of
+open disputes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +21,6 @@ from test_watch import LIE, staked, watch
 import vgame.agents.staking
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits
-from vgame.chain import final
 from vgame.chain.records import Phase, Status, Turn
 from vgame.chain.wallet import Wallet
 from vgame.dispute.player import DISPUTE_GAS
@@ -53,7 +51,6 @@ def begun(play: Play, store: Path, wallet: Any = None) -> AuditorService:
     if wallet is not None:
         service.game = play.scene.game(wallet)
     service.stakes = Stakes.beside(store / "run", service.game)
-    service.stakes.watch()
     return service
 
 
@@ -82,7 +79,7 @@ def test_a_hidden_dispute_causes_no_second_stake(
     rounds(service, count=4)
     show()
     assert staked(play, service) == 1
-    assert capsys.readouterr().out.count("the stake on this claim: no further stake is sent") == 1
+    assert capsys.readouterr().out.count("but the contract has it: the endpoint lags") == 1
     again = begun(play, tmp_path, service.game.wallet)
     show = hidden(again, play)
     rounds(again, count=3)
@@ -163,13 +160,13 @@ def killed(service: AuditorService, wallet: Wallet, where: str) -> None:
             rounds(service)
     finally:
         chain.web3.eth.send_raw_transaction = usual
-        wallet.watchers.clear()
+        wallet.before = None
 
 
 def test_killed_before_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     killed(begun(play, tmp_path, wallet), wallet, "written")
-    assert not play.disputes() and len(json.loads(next(tmp_path.iterdir()).read_bytes())["last"]) == 1
+    assert not play.disputes() and len(json.loads(next(tmp_path.iterdir()).read_bytes())) == 1
     again = begun(play, tmp_path, wallet)
     rounds(again)
     assert staked(play, again) == 1
@@ -181,7 +178,7 @@ def test_killed_before_the_stake_is_signed(real: Scene, tmp_path: Path) -> None:
     service = begun(play, tmp_path, wallet)
     with patch.object(wallet, "send", side_effect=Killed), pytest.raises(Killed):
         rounds(service)
-    assert not begun(play, tmp_path, wallet).stakes.last
+    assert not begun(play, tmp_path, wallet).stakes.claims
 
 
 def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
@@ -198,50 +195,6 @@ def test_killed_after_the_stake_is_sent(real: Scene, tmp_path: Path) -> None:
     assert staked(play, again) == 1 and again.auditors[play.id].at_risk
 
 
-def test_killed_before_a_move_is_sent_that_is_not_needed_again(
-    real: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its number stays unused; a transfer takes it after 30 seconds."""
-    play, wallet = real.claimed(SETUP, LIE), real.wallet()
-    service = begun(play, tmp_path, wallet)
-    usual = real.chain.web3.eth.send_raw_transaction
-    monkeypatch.setattr(real.chain.web3.eth, "send_raw_transaction", lambda raw: (_ for _ in ()).throw(Killed()))
-    with pytest.raises(Killed):
-        wallet.send(wallet.address, b"", 0, 30_000)
-    monkeypatch.setattr(real.chain.web3.eth, "send_raw_transaction", usual)
-    monkeypatch.setattr(real.chain, "is_development", False)
-    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=real.chain.now))
-    for _ in range(12):
-        rounds(service)
-        real.chain.advance(12)
-    assert staked(play, service) == 1
-
-
-def test_another_transaction_used_the_nonce_of_the_stake(real: Scene, tmp_path: Path) -> None:
-    """Killed before the stake was sent; then the account makes another transaction, and the stake gets the next
-    nonce."""
-    play, wallet = real.claimed(SETUP, LIE), real.wallet()
-    killed(begun(play, tmp_path, wallet), wallet, "written")
-    again = begun(play, tmp_path, wallet)
-    wallet.send(play.client.wallet.address, b"", 1, 30_000)
-    rounds(again)
-    assert staked(play, again) == 1
-    rounds(again, count=2)
-    assert staked(play, again) == 1
-
-
-def test_a_nonce_used_by_another_program_is_no_reason_to_stake(
-    real: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It cannot be excluded that the stake used it."""
-    play, wallet = real.claimed(SETUP, LIE), real.wallet()
-    killed(begun(play, tmp_path, wallet), wallet, "written")
-    wallet.send(play.client.wallet.address, b"", 1, 30_000)
-    again = begun(play, tmp_path, wallet)
-    rounds(again, count=2)
-    assert not play.disputes() and "no other program with this account" in capsys.readouterr().out
-
-
 def test_a_reverted_stake_is_sent_again(real: Scene, tmp_path: Path) -> None:
     play, wallet = real.claimed(SETUP, LIE), real.wallet()
     service = begun(play, tmp_path, wallet)
@@ -250,25 +203,8 @@ def test_a_reverted_stake_is_sent_again(real: Scene, tmp_path: Path) -> None:
     with suppress(Exception):
         rounds(service)
     del wallet.send
-    assert not play.disputes() and service.stakes.last
+    assert not play.disputes() and service.stakes.claims
     rounds(service, count=2)
-    assert staked(play, service) == 1
-
-
-def test_a_node_that_lags_counts_fewer_transactions(real: Scene, tmp_path: Path) -> None:
-    """One of two nodes behind a balancer answers with an older state and an older count."""
-    play, wallet = real.claimed(SETUP, LIE), real.wallet()
-    wallet.send(wallet.address, b"", 0, 30_000)
-    service = begun(play, tmp_path, wallet)
-    before, eth = play.job, service.game.chain.web3.eth
-    rounds(service)
-    show, count = service.game.job, eth.get_transaction_count
-    service.game.job, eth.get_transaction_count = lambda job: before, lambda *_: count(wallet.address) - 2
-    rounds(service, count=2)
-    eth.get_transaction_count = lambda *_: count(wallet.address) - 1  # the node refuses what is signed with it
-    with suppress(Exception):
-        rounds(service, count=2)
-    service.game.job, eth.get_transaction_count = show, count
     assert staked(play, service) == 1
 
 
@@ -277,7 +213,7 @@ def test_a_damaged_record_of_stakes_is_reported(scene: Scene, tmp_path: Path) ->
     service = begun(play, tmp_path)
     rounds(service)
     (path,) = tmp_path.iterdir()
-    for damage in (b"", b"{}", b'{"last": {"a": [1]}, "sent": {}}', b"[]"):
+    for damage in (b"", b"{", b"[1]", b'["x"]', b"3"):
         path.write_bytes(damage)
         with pytest.raises(StoreError, match=f"{path} cannot be read"):
             begun(play, tmp_path, service.game.wallet)

@@ -186,7 +186,6 @@ def test_two_services_on_one_wallet_stake_once(far: Scene, tmp_path: Path, file:
     for play in plays:
         service = watch(play, Limits(jobs=frozenset({play.id})), game=far.game(account))
         service.stakes = Stakes(service.game, path)
-        service.stakes.watch()
         services.append(service)
     first, before = services[0], plays[0].job
     first.game.job = lambda job: before

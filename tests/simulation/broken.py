@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,6 @@ from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import Entry
 from vgame.dispute.player import one_of
-from vgame.dispute.stakes import Stakes
 from vgame.dispute.trainer import Trainer
 from vgame.errors import Over
 
@@ -186,13 +184,6 @@ class AccusesAll(Auditor):
         return Entry(Level.RUN)
 
 
-class StakesAgain(Auditor):
-    """It stakes without its memory."""
-
-    def remembered(self, view: Any) -> Any:
-        return nullcontext()
-
-
 class MovesOnce(Auditor):
     """What was sent needs not be sent again."""
 
@@ -227,32 +218,11 @@ def silent(*moves: str) -> type[Auditor]:
     return type(f"Never{'Or'.join(moves).title()}", (Auditor,), {"attempt": attempt})
 
 
-class Forgetful(Stakes):
-    """It stakes without a look at what it has sent."""
-
-    def number_for(self, claim: str) -> int:
-        return int(self.game.chain.web3.eth.get_transaction_count(self.address, "latest"))
-
-
-class LostWithTheProcess(Stakes):
-    """Nothing is written down."""
-
-    def __init__(self, game: Any, path: Any = None) -> None:
-        super().__init__(game)
-
-
-class BesideWhatWaits(Stakes):
-    """It takes the number behind all that waits."""
-
-    def number_for(self, claim: str) -> int:
-        return self._counts()[1]
-
-
 SILENT = (
     ("challenge",), ("refund",), ("timeout",), ("select",), ("selectState",), ("selectElement",), ("selectPartial",),
     ("withdraw",), ("prove", "timeout"),
 )  # fmt: skip
-KINDS = {"trainer": Trainer, "auditor": Auditor, "stakes": Stakes}
+KINDS = {"trainer": Trainer, "auditor": Auditor}
 CASTS = {
     name: Cast(**{role: cls})
     for name, cls in list(vars().items())

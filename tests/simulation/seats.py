@@ -83,7 +83,7 @@ class SimWallet(Wallet):
     def __init__(self, chain: SimChain, account: Account) -> None:
         self.chain, self.account, self.address = chain, account, account.address
         self.pauses = Pauses(chain)
-        self.watchers = []
+        self.before = None
 
 
 class Mortal(Eth):
@@ -202,7 +202,7 @@ def trainer_life(job: bytes) -> Life:
     return life
 
 
-def auditor_life(jobs: list[bytes], folder: Path, stakes_of: type[Stakes] = Stakes) -> Life:
+def auditor_life(jobs: list[bytes], folder: Path) -> Life:
     """`vgame auditor --job ...`, over the toy machine; it never ends by itself."""
 
     def life(player: Player) -> None:
@@ -218,7 +218,7 @@ def auditor_life(jobs: list[bytes], folder: Path, stakes_of: type[Stakes] = Stak
             compute_ahead=lambda *_: False,
             rehearse=lambda: None,
         )
-        stakes = stakes_of(game, folder / "stakes.json")
+        stakes = Stakes(game, folder / "stakes.json")
         service = AuditorService(game, computation, player.reporter, 1.0, Limits(jobs=frozenset(jobs)), stakes)
         retry = Retry(player.reporter, 1.0)
         while True:

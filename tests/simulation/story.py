@@ -24,7 +24,6 @@ import vgame.agents.roles as roles
 import vgame.agents.staking
 from vgame.chain.records import JobSpec, Phase
 from vgame.dispute.auditor import Auditor
-from vgame.dispute.stakes import Stakes
 from vgame.dispute.trainer import Trainer
 
 MOVES = 9  # of a side, at most
@@ -42,7 +41,6 @@ class Cast:
 
     trainer: type[Trainer] = Trainer
     auditor: type[Auditor] = Auditor
-    stakes: type[Stakes] = Stakes
 
 
 def terms(world: World, claims: int) -> JobSpec:
@@ -111,7 +109,7 @@ class Story:
         self.strangers.jobs += mine
         for job in self.jobs[1:]:
             self.strangers.cheat(job)
-        lives = {"trainer": trainer_life(self.jobs[0]), "auditor": auditor_life(mine, folder, self.cast.stakes)}
+        lives = {"trainer": trainer_life(self.jobs[0]), "auditor": auditor_life(mine, folder)}
         for role, player in self.players.items():
             player.life = lives[role]
             player.sit()

@@ -95,7 +95,7 @@ class Hand:
     """An account of a stranger's; twin: vgame's wallet."""
 
     def __init__(self, account: Account) -> None:
-        self.account, self.address, self.key, self.watchers = account, account.address, account.key, []
+        self.account, self.address, self.key = account, account.address, account.key
         self.pauses = SimpleNamespace(waits=lambda *call: False)
 
 

@@ -74,7 +74,6 @@ class AuditorService:
     ) -> None:  # fmt: skip
         self.game, self.computation, self.reporter, self.poll, self.limits = game, computation, reporter, poll, limits
         self.stakes = stakes or Stakes(game)
-        self.stakes.watch()
         self.named = NamedJobs(game, JobSpec(**computation.bundle.order), limits)
         self.auditors: dict[bytes, Auditor] = {}
         self.staking = Staking(game, computation, limits, self.auditors)
@@ -102,7 +101,7 @@ class AuditorService:
             views = self.look()
             if not self.staking.is_measured and self.is_idle(views) and self.measuring.due:
                 with self.measuring:
-                    self.staking.measure(again=bool(self.stakes.last))
+                    self.staking.measure(again=bool(self.stakes.claims))
             ready = {job: view for job, view in views.items() if self.attempt(job, partial(self.compares, job, view))}
             acted = self.play(views, ready) or self.prepare(views, ready)
             if not (acted or self.problems):
@@ -116,7 +115,7 @@ class AuditorService:
         known, free = {*views, *self.done}, not self.staking.at_risk
         if free and not known.issuperset(self.stakes.jobs):
             return False
-        at_once = free and not self.stakes.last and known.issuperset(self.named.owned)
+        at_once = free and not self.stakes.claims and known.issuperset(self.named.owned)
         return self.lasting.held("idle", free) >= MOMENT or at_once
 
     def pause(self) -> None:

@@ -25,7 +25,7 @@ from vgame.chain.connection import (
     fee_ceiling,
     quantity,
 )
-from vgame.chain.pauses import PAUSE, Pauses
+from vgame.chain.pauses import Pauses
 from vgame.errors import ChainError, NotYet, TooDear
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
@@ -70,8 +70,8 @@ class Wallet:
         self.account: LocalAccount = Account.from_key(key) if key else Account.create()
         self.address = self.account.address
         self.pauses = Pauses(chain)
-        #: Called with number and hash of every transaction before it is sent.
-        self.watchers: list[Callable[[int, bytes], None]] = []
+        #: Called before each transaction is sent, which is not sent if it raises.
+        self.before: Callable[[], None] | None = None
 
     @property
     def key(self) -> bytes:
@@ -91,17 +91,10 @@ class Wallet:
         self.pauses.included()
         return receipt
 
-    def fill(self) -> None:
-        """Send a transfer of 0 wei to the own account, which uses up a transaction number. NotYet if it is not included
-        within the time of a block: nothing waits for it."""
-        tx = {"type": 2, "chainId": self.chain.chain_id, "data": b"", "value": 0, "gas": 30_000, "to": self.address}
-        self._included(tx, PAUSE)
-
-    def _included(self, tx: dict[str, Any], patience: float | None = None) -> Any:
+    def _included(self, tx: dict[str, Any]) -> Any:
         """The receipt. A pending transaction, of this process or of one that was killed, is replaced by one that pays
         more; one above the node's cost limit by one that offers less. NotYet if the account's transaction count is
-        below the number of the transaction: it cannot be included, and other moves need not wait for it; and if it is
-        pending for `patience` seconds, if they are given."""
+        below the number of the transaction: it cannot be included, and other moves need not wait for it."""
         sent: list[bytes] = []
         base, tip = self.chain.fees()
         most = min(2 * base + max(tip, 1), self._most(base))
@@ -116,10 +109,8 @@ class Wallet:
             reply = str(refusal and refusal.answer).lower()
             if refusal is not None and CAPPED not in reply and not TOO_CHEAP.search(reply):
                 raise refusal
-            if sent and (receipt := self.chain.receipt(sent[-1], patience or RECEIPT_TIMEOUT)) is not None:
+            if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
                 return receipt
-            if sent and patience:
-                raise NotYet(f"transaction {tx['nonce']} of {self.address} is pending at {self.chain.url}")
             if sent and (count := self._count()) < tx["nonce"]:
                 raise NotYet(
                     f"transaction {tx['nonce']} of {self.address} cannot be included before transaction {count}, which "
@@ -158,7 +149,7 @@ class Wallet:
     def _offer(self, tx: dict[str, Any], sent: list[bytes]) -> RefusedError | None:
         """Sign and send; the refusal, if the node refuses."""
         signed = self.account.sign_transaction(tx)
-        self.announce(tx["nonce"], bytes(signed.hash))
+        self.announce(tx["nonce"])
         try:
             self.chain.ask(lambda: self.chain.web3.eth.send_raw_transaction(signed.raw_transaction))
         except RefusedError as refusal:
@@ -166,11 +157,11 @@ class Wallet:
         sent.append(signed.hash)  # the own hash: the endpoint's reply is not used
         return None
 
-    def announce(self, number: int, digest: bytes) -> None:
-        """A transaction is about to be sent. It is not sent if its call has to wait (Paused), or a watcher raises."""
+    def announce(self, number: int) -> None:
+        """A transaction is about to be sent. It is not sent if its call has to wait (Paused), or `before` raises."""
         self.pauses.check(number)
-        for watcher in self.watchers:
-            watcher(number, digest)
+        if self.before:
+            self.before()
         self.pauses.begin(number)
 
     def _most(self, base: int, asked: int = 0) -> int:

@@ -7,7 +7,7 @@ reports the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Protocol
 
@@ -18,7 +18,7 @@ from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Viewer
 from vgame.dispute.player import BATCH, gas_money, lapsed, one_of
 from vgame.dispute.stakes import Stakes
-from vgame.errors import Abstain
+from vgame.errors import Abstain, ContractError, NotYet
 
 EMPTY = bytes(32)
 DUE = (Turn.AUDITOR, Turn.TRAINER_EXPIRED)  # turns that need an auditor's transaction
@@ -36,8 +36,7 @@ class Staking(Protocol):
 class Auditor(Viewer):
     """The side that checks. `stakes`: the earlier stakes of this account. `staking`: the conditions for a stake.
 
-    INVARIANT: a round decides on one block's state. Each call names the data that it relies on; a stake is sent with
-    the number of the account's next transaction as of that block.
+    INVARIANT: a round decides on one block's state. Each call names the data that it relies on.
     """
 
     side = Turn.AUDITOR
@@ -68,7 +67,7 @@ class Auditor(Viewer):
     def unshown(self, view: ClaimView) -> bool:
         """Was a stake on this claim sent that the chain does not show yet, but can still include?"""
         over = self.game.chain.now() > view.job.since + view.job.spec.challenge_window
-        return not over and self.stakes is not None and self.stakes.look(view.claim, bool(view.mine))
+        return not (over or view.mine) and self.stakes is not None and view.claim in self.stakes.claims
 
     def moves(self, view: ClaimView) -> list[tuple[int, Callable[[], bool]]]:
         """The own moves that are due, with their deadlines: first convictions by timeout, then own turns by
@@ -108,26 +107,26 @@ class Auditor(Viewer):
         if entry is None:
             return False
         # actions that can end the claim without a new stake come first
-        if self.refill() or self.convict(view, self.can_convict) or (self.stakes and self.stakes.fill()):
+        if self.refill() or self.convict(view, self.can_convict):
             return True
         expired = (s.number for s in view.standings if s.turn is Turn.TRAINER_EXPIRED)
         if any(self.game.was_sent("timeout", self.id, number) for number in expired):
             return False  # a conviction is possible, and is sent again after the pause
-        memory = self.remembered(view)
         if self.staking is not None and not self.staking.allows(view):
             return False
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
         self.at_risk = True  # until the result of the transaction is known
-        with memory:
-            self.at_risk = self.attempt("challenge", self.id, *place, value=job.spec.stake)
+        with self.stakes.recording(view.claim) if self.stakes else nullcontext():
+            try:
+                self.at_risk = self.attempt("challenge", self.id, *place, value=job.spec.stake)
+            except ContractError as refusal:
+                if refusal.name != "AlreadyDisputed":
+                    raise
+                raise NotYet(
+                    f"{self.game.chain.url} does not show the dispute of {self.address} on this claim, but the contract "
+                    "has it: the endpoint lags, or is wrong; if this continues, use another endpoint"
+                ) from None
         return self.at_risk
-
-    def remembered(self, view: ClaimView) -> AbstractContextManager[None]:
-        """A context that records the stake sent inside it. Raises NotYet if an earlier stake on this claim is not
-        shown: it may be a dispute that the endpoint hides."""
-        if self.stakes is None:
-            return nullcontext()
-        return self.stakes.sending(view.claim, self.stakes.number_for(view.claim))
 
     def check_lost(self, view: ClaimView) -> None:
         """Raises Abstain if an own dispute on this claim was lost, or if an endpoint shows it as lost. Lost by
