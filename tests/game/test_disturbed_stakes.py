@@ -18,6 +18,8 @@ from test_watch import staked
 import vgame.agents.staking
 from vgame.agents import retry
 from vgame.chain import final, pauses, wallet
+from vgame.chain.records import Phase
+from vgame.dispute.stakes import Stakes
 from vgame.errors import VgameError
 
 BLOCK = 12
@@ -130,6 +132,50 @@ def restarted(play: Play, store: Path, account: Any) -> Any:
     account.before = None
     account.pauses = pauses.Pauses(account.chain)
     return begun(play, store, account)
+
+
+def played(end: Any, play: Play, service: Any, seconds: float, step: int = BLOCK) -> None:
+    scene, endpoint = end
+    until = endpoint.now() + seconds
+    while endpoint.now() < min(until, closes(play) - 30):
+        round_of(service)
+        scene.chain.advance(step)
+
+
+def until_staked(end: Any, play: Play, service: Any) -> None:
+    scene, _ = end
+    for _ in range(40):
+        if staked(play, service):
+            return
+        round_of(service)
+        scene.chain.advance(BLOCK)
+    raise AssertionError("no stake")
+
+
+def convicted_by_another(end: Any, play: Play) -> None:
+    scene, _ = end
+    other = play.auditor()
+    for _ in range(200):
+        if play.phase is Phase.CONVICTED:
+            return
+        for player in (other, play.trainer):
+            with suppress(VgameError):
+                player.step()
+        scene.chain.advance(BLOCK)
+    raise AssertionError("not convicted")
+
+
+def pending_at(end: Any, account: Any) -> Any:
+    """The node's pool holds the account's next transaction until another one with its number is included."""
+    scene, _ = end
+    eth = scene.chain.web3.eth
+    usual, stuck = eth.get_transaction_count, eth.get_transaction_count(account.address)
+
+    def count(address: str, which: Any = None) -> int:
+        found = usual(address, which) if which else usual(address)
+        return found + (which == "pending" and address == account.address and found == stuck)
+
+    return patch.object(eth, "get_transaction_count", count)
 
 
 # ---- a node that stops ----
@@ -290,3 +336,109 @@ def test_pending_move_of_a_killed_process(end: Any, tmp_path: Path) -> None:
             round_of(service)
             scene.chain.advance(BLOCK)
     assert staked(play, service) == 1, service.problems
+
+
+# ---- reorganisations, false counts, several processes ----
+
+
+def test_reorganisation_of_two_stakes(end: Any, tmp_path: Path) -> None:
+    """A reorganisation loses the stakes on two claims, and one of the claims, which is not made again."""
+    scene, endpoint = end
+    second, first = scene.claimed(DAY, LIE), scene.post(DAY)
+    first.trainer = first.new_trainer(LIE)
+    first.trainer.accept()
+    account = scene.wallet()
+    point = endpoint.raw("evm_snapshot")
+    first.trainer.claim()
+    service = begun(first, tmp_path, account)
+    until_staked(end, first, service)
+    service.named.named[second.id] = None
+    until_staked(end, second, service)
+    endpoint.raw("evm_revert", point)
+    del endpoint.times[int(endpoint.raw("eth_blockNumber"), 16) + 1 :]
+    scene.chain.advance(BLOCK)
+    assert first.phase is Phase.ACCEPTED and not staked(second, service)
+    played(end, second, service, 1000)
+    assert staked(second, service) == 1, service.problems
+
+
+def test_pending_stake_of_a_claim_that_is_over(end: Any, tmp_path: Path) -> None:
+    """A stake is pending: it offers too little gas, or the node is a relay that includes nothing that reverts.
+    Meanwhile another auditor has convicted that claim, so the stake is not repeated."""
+    scene, _ = end
+    first, second = scene.claimed(SETUP, LIE), scene.claimed(DAY, LIE)
+    account = scene.wallet()
+    service = begun(first, tmp_path, account)
+    for _ in range(2):
+        round_of(service)
+        scene.chain.advance(20)
+    killed(service, account, "written")  # the pool has it
+    convicted_by_another(end, first)
+    service = restarted(second, tmp_path, account)
+    with pending_at(end, account):
+        played(end, second, service, 1000)
+    assert staked(second, service) == 1, service.problems
+
+
+def test_empty_record_at_a_node_one_minute_behind(end: Any, tmp_path: Path) -> None:
+    """An account that has made moves before starts with an empty record: another bundle, a lost store, or another
+    machine. Its node is 1 to 3 minutes behind, then correct."""
+    scene, endpoint = end
+    play, account = scene.claimed(DAY, LIE), scene.wallet()
+    move(account)
+    scene.chain.advance(BLOCK)
+    stop = endpoint.now()
+    scene.chain.advance(BLOCK)
+    move(account)
+    scene.chain.advance(BLOCK)
+    service = begun(play, tmp_path, account)
+    for _ in range(150 // BLOCK):
+        with endpoint.behind(lambda: min(endpoint.now() - 60, stop + max(0, endpoint.now() - stop - 120))):
+            round_of(service)
+        scene.chain.advance(BLOCK)
+    played(end, play, service, 1000)
+    assert staked(play, service) == 1, service.problems
+
+
+def test_a_move_with_a_high_count(end: Any, tmp_path: Path) -> None:
+    """While a move is sent, the count is 20 too high for a moment. The move has a number that is not reached."""
+    scene, _ = end
+    play, account = scene.claimed(DAY, LIE), scene.wallet()
+    service = begun(play, tmp_path, account)
+    eth = scene.chain.web3.eth
+    usual = eth.get_transaction_count
+    with (
+        patch.object(eth, "get_transaction_count", lambda *which: usual(*which) + 20),
+        patch.object(eth, "send_raw_transaction", lambda raw: bytes(32)),  # queued
+        suppress(VgameError),
+    ):
+        move(account)
+    played(end, play, service, 200)
+    assert staked(play, service) == 1, service.problems
+
+
+def of_bundle(play: Play, store: Path, name: str, account: Any) -> Any:
+    service = restarted(play, store, account)
+    service.stakes = Stakes.beside(store / name, service.game)
+    return service
+
+
+def test_two_bundles_of_one_account(end: Any, tmp_path: Path) -> None:
+    """The process of bundle X is killed after it has sent a stake, which is pending. The process of bundle Y replaces
+    it. Then the process of X is started again."""
+    scene, _ = end
+    x, y = scene.claimed(DAY, LIE), scene.claimed(DAY, LIE)
+    account = scene.wallet()
+    service = of_bundle(x, tmp_path, "x", account)
+    for _ in range(2):
+        round_of(service)
+        scene.chain.advance(20)
+    killed(service, account, "written")  # the pool has it
+    service = of_bundle(y, tmp_path, "y", account)
+    with pending_at(end, account):
+        for _ in range(10):
+            round_of(service)
+            scene.chain.advance(BLOCK)
+    service = of_bundle(x, tmp_path, "x", account)
+    played(end, x, service, 1000)
+    assert [staked(play, service) for play in (x, y)] == [1, 1], service.problems

@@ -79,7 +79,7 @@ def test_a_hidden_dispute_causes_no_second_stake(
     rounds(service, count=4)
     show()
     assert staked(play, service) == 1
-    assert capsys.readouterr().out.count("but the contract has it: the endpoint lags") == 1
+    assert capsys.readouterr().out.count("contract has it: the endpoint lags") == 1
     again = begun(play, tmp_path, service.game.wallet)
     show = hidden(again, play)
     rounds(again, count=3)

@@ -190,24 +190,6 @@ def test_the_branch_changes_within_a_round(scene: Scene, capsys: pytest.CaptureF
     assert play.phase is Phase.CONVICTED
 
 
-def test_a_stake_has_the_nonce_of_its_block(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another transaction of the account is waiting, or is newer than the block of this round."""
-    play = scene.claimed(SETUP, LIE)
-    service, node = watch(play, named(play)), scene.chain.node
-    usual = node.methods["eth_getTransactionCount"]
-    node.methods["eth_getTransactionCount"] = lambda who, block=None: hex(
-        int(usual(who, block), 16) + (block == "pending")
-    )
-    for _ in range(2):
-        service.round()
-    assert not play.disputes() and "no stake is sent beside it" in capsys.readouterr().out
-    node.methods["eth_getTransactionCount"] = usual
-    for retry in service.retry.values():
-        retry.until = 0.0
-    service.round()
-    assert staked(play, service) == 1
-
-
 def test_ended_disputes_are_not_counted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """One was lost by time, so there is no further stake on that claim; other claims are disputed nevertheless."""
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *given: ["it is 1"] if given[-1] else [])

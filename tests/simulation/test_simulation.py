@@ -11,7 +11,7 @@ from wide import of_many
 DAILY = range(12)
 #: Among these seeds each but RARE is found, most of them within the first hundred.
 SEEDS = range(3_000)
-RARE = {"FirstDisputeFirst", "LatestDisputeFirst", "LostWithTheProcess"}
+RARE = {"FirstDisputeFirst", "LatestDisputeFirst"}
 QUICK = ["NeverWithdraws", "PostsAnotherSegment", "NeverSweeps", "AccusesAll", "never challenge", "never withdraw"]
 
 

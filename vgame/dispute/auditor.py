@@ -123,8 +123,8 @@ class Auditor(Viewer):
                 if refusal.name != "AlreadyDisputed":
                     raise
                 raise NotYet(
-                    f"{self.game.chain.url} does not show the dispute of {self.address} on this claim, but the contract "
-                    "has it: the endpoint lags, or is wrong; if this continues, use another endpoint"
+                    f"{self.game.chain.url} does not show the dispute of {self.address} on this claim, but the "
+                    "contract has it: the endpoint lags, or is wrong; if this continues, use another endpoint"
                 ) from None
         return self.at_risk
 
