@@ -195,7 +195,7 @@ def test_there_is_one_claim_for_a_job_and_one_job_of_an_identity(scene: Scene) -
 
 
 def test_no_bond_can_be_withdrawn_in_a_dispute(scene: Scene) -> None:
-    """T16, A11, C6: neither side has credits while its bond is at stake, nor can one bond serve two disputes."""
+    """T16, A11, C6: neither side has credits while its bond is at stake, nor does one account stake twice."""
     play = scene.claimed(SETUP, LIE)
     auditor = play.auditor()
     due(auditor).send(auditor.game)
@@ -204,8 +204,9 @@ def test_no_bond_can_be_withdrawn_in_a_dispute(scene: Scene) -> None:
             player.game.send("withdraw", player.address)
     spent = 100 * 10**18 - SPEC.auditor_bond
     assert scene.chain.balance(auditor.address) == spent
-    due(play.auditor()).send(auditor.game)
-    assert scene.chain.balance(auditor.address) == spent - SPEC.auditor_bond
+    with pytest.raises(ContractError, match="AlreadyDisputed"):
+        due(play.auditor()).send(auditor.game)
+    assert scene.chain.balance(auditor.address) == spent
 
 
 def test_damaged_children_are_no_answer(scene: Scene) -> None:

@@ -145,12 +145,13 @@ def test_a_challenge_of_a_piece_names_its_log(system, bundle: Bundle, tmp_path: 
     for entry in (Entry(Level.SEGMENT, 1), Entry(Level.TRACE, 2)):
         ends, segment, log = view.basis(entry)
         assert log == run.logs[0]
+        game = scene.game()
         place = (scene.id, int(entry.level), entry.where, view.claimed_root(entry))
         for other in (bytes(32), bytes([log[0] ^ 1]) + log[1:]):
             with pytest.raises(ContractError) as caught:
-                auditor.game.send("challenge", *place, (ends, segment, other), value=view.job.spec.stake)
+                game.send("challenge", *place, (ends, segment, other), value=view.job.spec.stake)
             assert (caught.value.name, caught.value.args_) == ("BadProof", (other, log))
-        auditor.game.send("challenge", *place, (ends, segment, log), value=view.job.spec.stake)
+        game.send("challenge", *place, (ends, segment, log), value=view.job.spec.stake)
 
 
 class Overflowing(Tampering):

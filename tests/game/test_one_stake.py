@@ -140,7 +140,8 @@ def test_a_reverted_stake_is_sent_again(real: Scene, slow_finality: None, tmp_pa
         rounds(service)
     del wallet.send
     assert not play.disputes()
-    rounds(service, count=2)
+    looked(service)
+    rounds(service)
     assert staked(play, service) == 1
 
 

@@ -15,7 +15,7 @@ from vgame.agents.client import close_job
 from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.connection import Chain
-from vgame.chain.records import Level, Phase, Status, Turn
+from vgame.chain.records import Phase, Status, Turn
 from vgame.dispute.auditor import Auditor
 from vgame.errors import VgameError
 
@@ -61,22 +61,6 @@ def test_one_false_look_burns_no_own_bond(monkeypatch: pytest.MonkeyPatch) -> No
         usual = auditor.game.chain.now
         monkeypatch.setattr(auditor.game.chain, "now", lambda: usual() + SETUP.spec.challenge_window)
         assert not auditor.step() and play.dispute().status is Status.OPEN
-
-
-def test_an_expired_own_dispute_is_not_ended_while_another_own_one_is_open() -> None:
-    """Two stakes of one key: the conviction gives the first bond back."""
-    setup = replace(SETUP, terms={"trainer_budget": 400, "auditor_budget": 300, "challenge_window": 600})
-    with embedded_chain() as chain:
-        play = deployed(chain).claimed(setup, LIE)
-        auditor = late_auditor(play)
-        run = (play.id, int(Level.RUN), 0, play.job.run_root, (0, bytes(32), bytes(32)))
-        auditor.game.send("challenge", *run, value=setup.spec.stake)
-        while play.phase is Phase.CLAIMED:
-            if not auditor.step():
-                play.advance(60)
-        while auditor.step():
-            pass
-        assert [d.status for d in play.disputes()] == [Status.VOID, Status.WON]
 
 
 def test_a_trainer_ends_the_dispute_of_its_own_account() -> None:

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Protocol
 
-from vgame.chain.final import Lasting
+from vgame.chain.final import MOMENT, Lasting
 from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Status, Turn
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
@@ -44,6 +44,7 @@ class Auditor(Viewer):
     stakes: Stakes | None = None
     staking: Staking | None = None
     compared: bytes | None = None  # run root of the claim that `machine` is compared with
+    hidden = 0.0  # seconds for which each look has not shown a stake that was sent
     at_risk = False  # in the last round, an own dispute was open or could still be included
     _found: tuple[tuple[object, ...], Entry | None] | None = None  # a claim, and its first difference
 
@@ -67,7 +68,9 @@ class Auditor(Viewer):
     def unshown(self, view: ClaimView) -> bool:
         """Was a stake on this claim sent that the chain does not show yet, but can still include?"""
         over = self.game.chain.now() > view.job.since + view.job.spec.challenge_window
-        return not (over or view.mine) and self.stakes is not None and view.claim in self.stakes.claims
+        hidden = not (over or view.mine) and self.stakes is not None and view.claim in self.stakes.claims
+        self.hidden = self.lasting.held("hidden", hidden)
+        return hidden
 
     def moves(self, view: ClaimView) -> list[tuple[int, Callable[[], bool]]]:
         """The own moves that are due, with their deadlines: first convictions by timeout, then own turns by
@@ -114,6 +117,8 @@ class Auditor(Viewer):
             return False  # a conviction is possible, and is sent again after the pause
         if self.staking is not None and not self.staking.allows(view):
             return False
+        if self.at_risk and self.hidden < MOMENT:
+            return False  # the stake is pending, or a node lags
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
         self.at_risk = True  # until the result of the transaction is known
         with self.stakes.recording(view.claim) if self.stakes else nullcontext():

@@ -34,7 +34,7 @@ LINE = 2**20  # bytes a second, the least bandwidth of the client
 #: docs/gas.json; `prove` is bounded by the most expensive leaf with rows of at most LEAF_TERMS words.
 GAS = {
     "acceptJob": 65_000,
-    "challenge": 116_000,
+    "challenge": 139_000,
     "finalize": 70_000,
     "openLeaf": 65_000,
     "postClaim": 144_000,
