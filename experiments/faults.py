@@ -166,7 +166,9 @@ MUTANTS = (
     Mutant("Turns.sol", "if (cause == Cause.Timeout) half = Math.min(half, job.spec.auditorBond / 2);", "", PAYMENTS),
     Mutant("Turns.sol", "cause == Cause.Timeout ? Status.Lapsed : Status.Dismissed;", "Status.Dismissed;", PAYMENTS),
     Mutant("Settlement.sol", "if (d.auditor == job.spec.guardian) return true;", "", PAYMENTS),
-    Mutant("VerificationGame.sol", "if (msg.sender == job.spec.guardian) _guard(id, job, n);", "", PAYMENTS),
+    Mutant(
+        "VerificationGame.sol", "if (msg.sender == job.spec.guardian) (job.guarded", "if (false) (job.guarded", PAYMENTS
+    ),
     Mutant("VerificationGame.sol", "revert AlreadyDisputed();", "{}", PAYMENTS),
     # moves say where they stand
     Mutant("Turns.sol", "if (position != place) revert Elsewhere(position, place);", "", BEARER),
