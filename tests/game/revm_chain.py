@@ -131,7 +131,7 @@ class RevmGame(Game):
         self._run(request)
         number = int(self.chain.node.handle("eth_getTransactionCount", [request["from"], "latest"])["result"], 16)
         if announce := getattr(self.wallet, "announce", None):
-            announce(number)
+            announce(number, bytes(Web3.keccak(text=f"{request['from']} {number}")))
         receipt = self.chain.node.receipts[self.chain.node.send(request)]
         assert receipt["status"] == "0x1"
         return receipt

@@ -219,16 +219,16 @@ def test_a_damaged_record_of_stakes_is_reported(scene: Scene, tmp_path: Path) ->
             begun(play, tmp_path, service.game.wallet)
 
 
-def test_a_disk_that_takes_nothing_keeps_no_move_but_every_stake(real: Scene, tmp_path: Path) -> None:
-    play, wallet = real.claimed(SETUP, LIE), real.wallet()
-    service = begun(play, tmp_path / "store", wallet)
+def test_a_full_disk_keeps_no_claim_from_its_stake(real: Scene, tmp_path: Path, caplog: Any) -> None:
+    plays, wallet = [real.claimed(SETUP, LIE) for _ in range(2)], real.wallet()
+    service = begun(plays[0], tmp_path / "store", wallet)
     (tmp_path / "store").write_text("no folder")
     rounds(service)
-    assert not play.disputes()
-    wallet.send(wallet.address, b"", 0, 30_000)
+    assert staked(plays[0], service) == 1 and "is sent, but not recorded" in caplog.text
     (tmp_path / "store").unlink()
-    rounds(service)
-    assert staked(play, service) == 1
+    service.named.named[plays[1].id] = None
+    rounds(service, count=2)
+    assert begun(plays[1], tmp_path / "store", wallet).stakes.jobs == dict.fromkeys(play.id for play in plays)
 
 
 # ---- money for gas ----

@@ -44,7 +44,7 @@ FEE_MULTIPLE = 32  # a transaction offers at most this multiple of the larger of
 #: Texts of nodes for a transaction that offers too little: a pending one with the same number offers as much, or the
 #: tip is below the node's minimum.
 TOO_CHEAP = re.compile(
-    "underpriced|replacement|already (known|imported)"
+    "underpriced|replacement|already ?(known|imported)|known transaction"
     "|(fee|price|tip).*(low|below|less)|(below|minimum).*(fee|price|tip)"
 )
 
@@ -70,8 +70,8 @@ class Wallet:
         self.account: LocalAccount = Account.from_key(key) if key else Account.create()
         self.address = self.account.address
         self.pauses = Pauses(chain)
-        #: Called before each transaction is sent, which is not sent if it raises.
-        self.before: Callable[[], None] | None = None
+        #: Called with the hash of each transaction before it is sent; if it raises, that is not sent.
+        self.before: Callable[[bytes], None] | None = None
 
     @property
     def key(self) -> bytes:
@@ -149,7 +149,7 @@ class Wallet:
     def _offer(self, tx: dict[str, Any], sent: list[bytes]) -> RefusedError | None:
         """Sign and send; the refusal, if the node refuses."""
         signed = self.account.sign_transaction(tx)
-        self.announce(tx["nonce"])
+        self.announce(tx["nonce"], bytes(signed.hash))
         try:
             self.chain.ask(lambda: self.chain.web3.eth.send_raw_transaction(signed.raw_transaction))
         except RefusedError as refusal:
@@ -157,11 +157,11 @@ class Wallet:
         sent.append(signed.hash)  # the own hash: the endpoint's reply is not used
         return None
 
-    def announce(self, number: int) -> None:
+    def announce(self, number: int, digest: bytes) -> None:
         """A transaction is about to be sent. It is not sent if its call has to wait (Paused), or `before` raises."""
         self.pauses.check(number)
         if self.before:
-            self.before()
+            self.before(digest)
         self.pauses.begin(number)
 
     def _most(self, base: int, asked: int = 0) -> int:

@@ -117,21 +117,24 @@ class Auditor(Viewer):
             return False  # a conviction is possible, and is sent again after the pause
         if self.staking is not None and not self.staking.allows(view):
             return False
-        if self.at_risk and self.hidden < MOMENT:
-            return False  # the stake is pending, or a node lags
+        if self.stakes and self.unshown(view) and (self.hidden < MOMENT or self.stakes.included(view.claim)):
+            return False  # a node lags, or the stake is pending
         place = (int(entry.level), entry.where, view.claimed_root(entry), view.basis(entry))
         self.at_risk = True  # until the result of the transaction is known
         with self.stakes.recording(view.claim) if self.stakes else nullcontext():
             try:
-                self.at_risk = self.attempt("challenge", self.id, *place, value=job.spec.stake)
+                made = self.attempt("challenge", self.id, *place, value=job.spec.stake)
             except ContractError as refusal:
                 if refusal.name != "AlreadyDisputed":
                     raise
+                if self.stakes:
+                    self.stakes.record(view.claim)
                 raise NotYet(
                     f"{self.game.chain.url} does not show the dispute of {self.address} on this claim, but the "
                     "contract has it: the endpoint lags, or is wrong; if this continues, use another endpoint"
                 ) from None
-        return self.at_risk
+        self.at_risk = made or self.unshown(view)
+        return made
 
     def check_lost(self, view: ClaimView) -> None:
         """Raises Abstain if an own dispute on this claim was lost, or if an endpoint shows it as lost. Lost by
