@@ -37,28 +37,11 @@ def rounds(service: Any, count: int, seconds: int = BLOCK) -> None:
         service.game.chain.advance(seconds)
 
 
-def test_a_stake_that_was_never_sent_does_not_wait(far: Scene, tmp_path: Path) -> None:
-    """The disk is full, so no stake can be recorded, and none is sent; other moves of the account go on. The disk is
-    free again 100 s before the window ends."""
-    play, account = far.claimed(SETUP, LIE), far.wallet()
-    service = begun(play, tmp_path / "store", account)
-    (tmp_path / "store").write_text("no folder")
-    end = play.job.since + SETUP.spec.challenge_window
-    while end - far.chain.now() > 110:
-        rounds(service, 1)
-        account.send(account.address, b"", 0, 30_000)  # a move in another job
-    assert not play.disputes() and end - far.chain.now() > 60
-    (tmp_path / "store").unlink()
-    while far.chain.now() < end:
-        rounds(service, 1, 2)
-    assert staked(play, service) == 1
-
-
 def test_a_recorded_stake_is_replaced_though_the_disk_fills(
     far: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stake is recorded and sent, and offers too little: the base fee has risen. Its replacement has the recorded
-    number, so it is no second stake."""
+    """The stake is recorded and sent, and offers too little: the base fee has risen. Its replacement needs
+    no record."""
     monkeypatch.setattr(wallet, "RECEIPT_TIMEOUT", 0.2)
     play, account = far.claimed(SETUP, LIE), far.wallet()
     service = begun(play, tmp_path / "store", account)
