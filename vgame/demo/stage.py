@@ -36,6 +36,7 @@ FUNDS = dict.fromkeys(CHEATS, 50) | {
     "trainer": 20,
     "auditor": 20,
     "accuser": 20,
+    "second accuser": 20,
     "cheat with a log": 20,
     "auditor of the log": 20,
     "auditor of the number": 20,

@@ -100,7 +100,7 @@ class Story(Stage):
         else:
             job, trainer = self.honest()
             if not self.options.quick:
-                self.accuse(self.role("accuser", "adversary", "accuser", "accuser", DEVICE_A), job)
+                self.accuse(job)
             self.audited(auditor, trainer, job)
             cheats = self._cheats(min(len(attacks), len(CHEATS)))
             self.settle(trainer, job)
@@ -171,10 +171,11 @@ class Story(Stage):
     def _store_of(self, role: str) -> Path:
         return self.folder / role / self.bundle.identity.hex()[:16]
 
-    def accuse(self, accuser: Role, job: bytes) -> None:
-        """A malicious auditor disputes the honest claim twice."""
+    def accuse(self, job: bytes) -> None:
+        """Two malicious auditors dispute the honest claim, one after the other."""
         self.screen.scene("Two false accusations against the honest trainer")
-        for number, how in enumerate(("path", "idle")):
+        accusers = [self.role(name, "adversary", name, name, DEVICE_A) for name in ("accuser", "second accuser")]
+        for number, (accuser, how) in enumerate(zip(accusers, ("path", "idle"), strict=True)):
             accuser.order(accuse=how, job=job.hex())
             accuser.wait("played", how=how)
             if how == "idle":
@@ -186,7 +187,7 @@ class Story(Stage):
             dossier = investigate(self.game, job, name, self.bundle.program, self.names, number)
             self.result.accusations.append(dossier)
             self.screen.verdict(dossier)
-        accuser.stop()
+            accuser.stop()
 
     # ---- money ----
 
