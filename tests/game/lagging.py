@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
+from eth_account.typed_transactions import TypedTransaction
 from frauds import SETUP
-from scene import Play, Scene, Setup
-from test_stakes import Killed, begun
+from hexbytes import HexBytes
+from scene import Play, Scene, Setup, deployed, embedded_chain
+from test_stakes import Killed, begun, killed
 from test_watch import staked
 
-from vgame.chain import pauses
+from vgame.agents import retry, staking
+from vgame.chain import final, pauses, wallet
 from vgame.chain.records import Phase
 from vgame.errors import VgameError
 
@@ -24,10 +27,12 @@ DAY = Setup(SETUP.program, steps=8, terms={"challenge_window": 20_000})
 
 class Endpoint:
     """A balancer on the way to the chain. While it is `behind`, its node shows the blocks up to a time only; it takes
-    any transaction, but no block that it shows includes it. The chain's final block is 64 blocks old."""
+    any transaction, but no block that it shows includes it. The chain's final block is 64 blocks old. While it `holds`,
+    the first transaction with each number stays in its pool, until one that pays a tenth more replaces it."""
 
     def __init__(self, chain: Any) -> None:
-        self.chain, self.times, self.limit, self.pool = chain, list[int](), None, False
+        self.chain, self.times, self.limit, self.holds = chain, list[int](), None, False
+        self.pool: dict[int, int] = {}  # by number: fee of the transaction that waits
         provider = chain.web3.provider
         self.usual = provider.make_request
         provider.make_request = self.request
@@ -59,6 +64,15 @@ class Endpoint:
                 params[at] = hex(self.number(self.times[shown] - 64 * BLOCK))
             elif value in ("latest", "pending") and self.limit is not None:
                 params[at] = hex(shown)
+        if self.holds and name == "eth_sendRawTransaction":
+            tx = TypedTransaction.from_bytes(HexBytes(params[0])).as_dict()
+            fee, waiting = tx["maxFeePerGas"], self.pool.get(tx["nonce"])
+            if waiting is None:
+                self.pool[tx["nonce"]] = fee
+                return {"jsonrpc": "2.0", "id": 1, "result": "0x" + "00" * 32}
+            if 10 * fee < 11 * waiting:
+                error = {"code": -32000, "message": "replacement transaction underpriced"}
+                return {"jsonrpc": "2.0", "id": 1, "error": error}
         if self.limit is None:
             return self.usual(name, params)
         answer = {"jsonrpc": "2.0", "id": 1}
@@ -82,6 +96,20 @@ class Endpoint:
             self.limit = None
 
 
+@contextmanager
+def at_endpoint(monkeypatch: pytest.MonkeyPatch, kind: type[Endpoint] = Endpoint) -> Iterator[tuple[Scene, Any]]:
+    """A scene behind such an endpoint; the process has its clock, and waits for no receipt."""
+    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *_: [])
+    monkeypatch.setattr(wallet, "RECEIPT_TIMEOUT", 0.01)
+    monkeypatch.setattr(wallet, "RAISES", 2)
+    with embedded_chain() as chain:
+        scene, endpoint = deployed(chain), kind(chain)
+        monkeypatch.setattr(chain, "is_development", False)
+        for module in (final, pauses, retry):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=endpoint.now, sleep=lambda _: None))
+        yield scene, endpoint
+
+
 def round_of(service: Any) -> None:
     for known in service.retry.values():
         known.until = 0.0
@@ -98,16 +126,30 @@ def move(account: Any) -> None:
     account.send(account.address, b"", 0, 30_000)
 
 
-def unsent(scene: Scene, account: Any) -> None:
-    """A move in another job, which is not needed again; killed between signing and sending."""
+def killed_in_a_move(scene: Scene, account: Any, sent: bool) -> None:
+    """A move in another job, which is not needed again; the process ends before or after the node receives it."""
     eth = scene.chain.web3.eth
     usual = eth.send_raw_transaction
-    eth.send_raw_transaction = lambda raw: (_ for _ in ()).throw(Killed())
+
+    def send(raw: bytes) -> Any:
+        if sent:
+            usual(raw)
+        raise Killed
+
+    eth.send_raw_transaction = send
     try:
         with pytest.raises(Killed):
             move(account)
     finally:
         eth.send_raw_transaction = usual
+
+
+def killed_in_a_stake(scene: Scene, service: Any, account: Any, where: str) -> None:
+    """Looks until the stake is due; the process ends before ("written") or after ("sent") the node receives it."""
+    for _ in range(2):
+        round_of(service)
+        scene.chain.advance(20)
+    killed(service, account, where)
 
 
 def restarted(play: Play, store: Path, account: Any) -> Any:
@@ -145,16 +187,3 @@ def convicted_by_another(end: Any, play: Play) -> None:
                 player.step()
         scene.chain.advance(BLOCK)
     raise AssertionError("not convicted")
-
-
-def pending_at(end: Any, account: Any) -> Any:
-    """The node's pool holds the account's next transaction until another one with its number is included."""
-    scene, _ = end
-    eth = scene.chain.web3.eth
-    usual, stuck = eth.get_transaction_count, eth.get_transaction_count(account.address)
-
-    def count(address: str, which: Any = None) -> int:
-        found = usual(address, which) if which else usual(address)
-        return found + (which == "pending" and address == account.address and found == stuck)
-
-    return patch.object(eth, "get_transaction_count", count)

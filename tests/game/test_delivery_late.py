@@ -53,7 +53,7 @@ def looks(sides: Partial, pause: int = 15) -> None:
 
 
 def pressed(far: Scene, folder: Path, left: int) -> Away:
-    """In the last tenth of the confirm window: the server was away, and refuses one chunk from now on."""
+    """Nine tenths of the confirm window are over. Until now the server was away; from now on it refuses one chunk."""
     sides = Away(far, folder)
     sides.claim()
     sides.wait(85)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -15,23 +14,22 @@ from lagging import (
     BLOCK,
     DAY,
     Endpoint,
+    at_endpoint,
     closes,
     convicted_by_another,
+    killed_in_a_move,
+    killed_in_a_stake,
     move,
-    pending_at,
     played,
     restarted,
     round_of,
-    unsent,
     until_staked,
 )
-from scene import Play, Scene, deployed, embedded_chain
-from test_stakes import begun, killed
+from scene import Play, Scene
+from test_stakes import begun
 from test_watch import staked
 
-import vgame.agents.staking
-from vgame.agents import retry
-from vgame.chain import final, pauses, wallet
+from vgame.chain import wallet
 from vgame.chain.records import Phase
 from vgame.dispute.stakes import Stakes
 from vgame.errors import VgameError
@@ -39,16 +37,8 @@ from vgame.errors import VgameError
 
 @pytest.fixture
 def end(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scene, Endpoint]]:
-    monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
-    monkeypatch.setattr(wallet, "RECEIPT_TIMEOUT", 0.01)
-    monkeypatch.setattr(wallet, "RAISES", 2)
-    with embedded_chain() as chain:
-        scene = deployed(chain)
-        endpoint = Endpoint(chain)
-        monkeypatch.setattr(chain, "is_development", False)
-        for module in (final, pauses, retry):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=endpoint.now, sleep=lambda _: None))
-        yield scene, endpoint
+    with at_endpoint(monkeypatch) as found:
+        yield found
 
 
 # ---- a node that stops ----
@@ -110,7 +100,7 @@ def test_busy_account_at_a_node_one_minute_behind(end: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("seconds", [720, 1000])
 def test_busy_account_at_a_node_three_minutes_behind(end: Any, tmp_path: Path, seconds: int) -> None:
-    """More than 8 moves are not shown: the record of the first ones was dropped."""
+    """At most 16 moves are not shown."""
     scene, endpoint = end
     play, account = scene.claimed(DAY, LIE), scene.wallet()
     service = begun(play, tmp_path, account)
@@ -130,10 +120,7 @@ def test_a_move_with_the_number_of_an_unsent_stake(end: Any, tmp_path: Path) -> 
     scene, _ = end
     play, account = scene.claimed(DAY, LIE), scene.wallet()
     service = begun(play, tmp_path, account)
-    for _ in range(2):
-        round_of(service)
-        scene.chain.advance(20)
-    killed(service, account, "written")
+    killed_in_a_stake(scene, service, account, "written")
     service = restarted(play, tmp_path, account)
     move(account)
     for _ in range(5):
@@ -150,7 +137,7 @@ def test_restarts(end: Any, tmp_path: Path) -> None:
     scene, endpoint = end
     play, account = scene.claimed(SETUP, LIE), scene.wallet()
     service = begun(play, tmp_path, account)
-    unsent(scene, account)
+    killed_in_a_move(scene, account, sent=False)
     since = endpoint.now()
     while endpoint.now() < closes(play) - 30:
         if endpoint.now() - since > 540:
@@ -167,20 +154,8 @@ def test_unsent_stake_of_a_claim_that_is_over(end: Any, tmp_path: Path) -> None:
     first, second = scene.claimed(SETUP, LIE), scene.claimed(SETUP, LIE)
     account = scene.wallet()
     service = begun(first, tmp_path, account)
-    for _ in range(2):
-        round_of(service)
-        scene.chain.advance(20)
-    killed(service, account, "written")
-    other = first.auditor()
-    first.run(other, first.trainer)
-    for _ in range(200):
-        if first.phase.name == "CONVICTED":
-            break
-        for player in (other, first.trainer):
-            with suppress(VgameError):
-                player.step()
-        scene.chain.advance(BLOCK)
-    assert first.phase.name == "CONVICTED"
+    killed_in_a_stake(scene, service, account, "written")
+    convicted_by_another(end, first)
     service = restarted(second, tmp_path, account)
     scene.chain.advance(int(closes(second) - endpoint.now()) - 800)
     while endpoint.now() < closes(second) - 30:
@@ -189,26 +164,18 @@ def test_unsent_stake_of_a_claim_that_is_over(end: Any, tmp_path: Path) -> None:
     assert staked(second, service) == 1, service.problems
 
 
-def test_pending_move_of_a_killed_process(end: Any, tmp_path: Path) -> None:
+def test_pending_move_of_a_killed_process(end: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after a move was sent, which is not needed again. The base fee has risen above its offer: it is pending
     until another one replaces it."""
+    monkeypatch.setattr(wallet, "RAISES", 20)  # as outside of tests
     scene, endpoint = end
     play, account = scene.claimed(SETUP, LIE), scene.wallet()
     service = begun(play, tmp_path, account)
-    unsent(scene, account)  # the pool has it
+    endpoint.holds = True
+    killed_in_a_move(scene, account, sent=True)
     service = restarted(play, tmp_path, account)
-    eth = scene.chain.web3.eth
-    usual, stuck = eth.get_transaction_count, eth.get_transaction_count(account.address)
-
-    def count(address: str, which: Any = None) -> int:
-        found = usual(address, which) if which else usual(address)
-        return found + (which == "pending" and address == account.address and found == stuck)
-
-    with patch.object(eth, "get_transaction_count", count):
-        while endpoint.now() < closes(play) - 30:
-            round_of(service)
-            scene.chain.advance(BLOCK)
-    assert staked(play, service) == 1, service.problems
+    played(end, play, service, 1000)
+    assert endpoint.pool and staked(play, service) == 1, service.problems
 
 
 # ---- reorganisations, false counts, several processes ----
@@ -235,22 +202,22 @@ def test_reorganisation_of_two_stakes(end: Any, tmp_path: Path) -> None:
     assert staked(second, service) == 1, service.problems
 
 
-def test_pending_stake_of_a_claim_that_is_over(end: Any, tmp_path: Path) -> None:
-    """A stake is pending: it offers too little gas, or the node is a relay that includes nothing that reverts.
-    Meanwhile another auditor has convicted that claim, so the stake is not repeated."""
-    scene, _ = end
+def test_pending_stake_of_a_claim_that_is_over(end: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stake is pending: it offers too little gas. Meanwhile another auditor has convicted that claim, so it is not
+    repeated."""
+    monkeypatch.setattr(wallet, "RAISES", 20)  # as outside of tests
+    scene, endpoint = end
     first, second = scene.claimed(SETUP, LIE), scene.claimed(DAY, LIE)
     account = scene.wallet()
     service = begun(first, tmp_path, account)
-    for _ in range(2):
-        round_of(service)
-        scene.chain.advance(20)
-    killed(service, account, "written")  # the pool has it
+    endpoint.holds = True
+    killed_in_a_stake(scene, service, account, "sent")
+    endpoint.holds = False
     convicted_by_another(end, first)
     service = restarted(second, tmp_path, account)
-    with pending_at(end, account):
-        played(end, second, service, 1000)
-    assert staked(second, service) == 1, service.problems
+    endpoint.holds = True
+    played(end, second, service, 1000)
+    assert endpoint.pool and staked(second, service) == 1, service.problems
 
 
 def test_empty_record_at_a_node_one_minute_behind(end: Any, tmp_path: Path) -> None:
@@ -296,22 +263,18 @@ def of_bundle(play: Play, store: Path, name: str, account: Any) -> Any:
     return service
 
 
-def test_two_bundles_of_one_account(end: Any, tmp_path: Path) -> None:
+def test_two_bundles_of_one_account(end: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of bundle X is killed after it has sent a stake, which is pending. The process of bundle Y replaces
     it. Then the process of X is started again."""
-    scene, _ = end
+    monkeypatch.setattr(wallet, "RAISES", 20)  # as outside of tests
+    scene, endpoint = end
     x, y = scene.claimed(DAY, LIE), scene.claimed(DAY, LIE)
     account = scene.wallet()
     service = of_bundle(x, tmp_path, "x", account)
-    for _ in range(2):
-        round_of(service)
-        scene.chain.advance(20)
-    killed(service, account, "written")  # the pool has it
+    endpoint.holds = True
+    killed_in_a_stake(scene, service, account, "sent")
     service = of_bundle(y, tmp_path, "y", account)
-    with pending_at(end, account):
-        for _ in range(10):
-            round_of(service)
-            scene.chain.advance(BLOCK)
+    played(end, y, service, 120)
     service = of_bundle(x, tmp_path, "x", account)
     played(end, x, service, 1000)
-    assert [staked(play, service) for play in (x, y)] == [1, 1], service.problems
+    assert endpoint.pool and [staked(play, service) for play in (x, y)] == [1, 1], service.problems
