@@ -79,7 +79,7 @@ check-contracts: $(READY) $(NODE_READY) ## do the artifacts come from the source
 	@$(BIN)/python scripts/compile.py --check
 
 foundry: $(NODE_READY) ## random play and all small amounts against the invariants, in Foundry
-	@if test -x $(FORGE); then $(FORGE) test --quiet; else echo "forge is not installed (Linux on x86-64 only): Foundry's tests are skipped"; fi
+	@if test -x $(FORGE); then $(FORGE) test; else echo "forge is not installed (Linux on x86-64 only): Foundry's tests are skipped"; fi
 
 $(SLITHER):
 	@$(PYTHON) -m venv build/slither-venv && build/slither-venv/bin/pip install -q --disable-pip-version-check slither-analyzer==0.11.6

@@ -88,18 +88,17 @@ contract Invariants {
         return delivering ? both + delivery.getExchange(id).deposits : 0;
     }
 
-    /// @dev The number of open disputes is right, at most one is the guardian's, a final claim has none.
+    /// @dev The number of open disputes is right, an account has one of a claim (I16), a final claim has none open.
     function _checkOpen() private view {
         for (uint256 j; j < handler.count(); ++j) {
             IGameTypes.Job memory job = game.getJob(handler.jobs(j));
             IGameTypes.Standing[] memory all = game.getDisputes(handler.jobs(j), 0, 99);
-            (uint256 open, uint256 guardians) = (0, 0);
+            uint256 open;
             for (uint256 n; n < all.length; ++n) {
-                if (all[n].dispute.status != IGameTypes.Status.Open) continue;
-                ++open;
-                if (all[n].dispute.auditor == job.spec.guardian) ++guardians;
+                if (all[n].dispute.status == IGameTypes.Status.Open) ++open;
+                for (uint256 i; i < n; ++i) assert(all[i].dispute.auditor != all[n].dispute.auditor);
             }
-            assert(open == job.open && all.length == job.disputes && guardians <= 1);
+            assert(open == job.open && all.length == job.disputes);
             assert(open == 0 || job.phase == IGameTypes.Phase.Claimed || job.phase == IGameTypes.Phase.Convicted);
         }
     }
