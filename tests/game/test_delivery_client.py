@@ -201,3 +201,19 @@ def test_an_offer_that_changes_between_fetching_and_confirming(scene: Scene, tmp
 
     sides.buyer.fetch = meanwhile
     assert sides.receive() is None and not sides.game.exchange(sides.play.id).confirmed_at
+
+
+def test_an_answered_chunk_is_not_requested_again(poor: Partial) -> None:
+    """Nothing is served, so no answer can be verified before all are here; the account can pay each chunk once."""
+    poor.refuse = lambda *_: True
+    poor.play.scene.chain.node.evm.set_balance(poor.play.client.wallet.address, 10**19)
+    poor.wait(SPEC.confirm_window // 4)
+    poor.is_refused()
+    asked = len(poor.requested_chunks())
+    assert asked == sum(poor.buyer.shape.chunks)
+    poor.trainer.step()
+    assert sum(r.open for r in poor.play.client.requests(poor.play.id)) == asked - 1
+    poor.play.scene.chain.node.evm.set_balance(poor.play.client.wallet.address, 10**16)
+    poor.wait(MARGIN - 1)
+    poor.is_refused()
+    assert poor.play.phase is Phase.DELIVERING and len(poor.requested_chunks()) == asked

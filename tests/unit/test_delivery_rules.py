@@ -20,6 +20,7 @@ from vgame.delivery.rules import (
     overdue,
     probing,
     raising,
+    requesting,
     selling,
     undecided,
     unrequested,
@@ -124,8 +125,14 @@ def test_a_look_ends_before_the_next_decision() -> None:
     s = at(UNTIL - CONFIRM)
     assert (s.margin, s.pressing) == (1_000, 6_000)
     assert look_end(s) == UNTIL - 5_999
-    assert look_end(at(UNTIL - 5_999)) == UNTIL - 1_000 and look_end(at(UNTIL - 500)) == UNTIL - 250
-    assert look_end(at(UNTIL + 9)) == UNTIL
+    assert look_end(at(UNTIL - 5_998)) == UNTIL - 2_999 and look_end(at(UNTIL - 1_500)) == UNTIL - 1_000
+    assert look_end(at(UNTIL - 1_001)) == UNTIL - 1_000 and look_end(at(UNTIL - 1_000)) == UNTIL - 500
+    assert look_end(at(UNTIL - 500)) == UNTIL - 250 and look_end(at(UNTIL + 9)) == UNTIL
+
+
+def test_requests_leave_half_of_the_last_tenth() -> None:
+    s = at(UNTIL - 1_000)
+    assert requesting(s, UNTIL - 501) and not requesting(s, UNTIL - 500)
 
 
 def test_requests_and_a_decline() -> None:

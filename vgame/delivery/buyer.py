@@ -50,6 +50,7 @@ from vgame.delivery.rules import (
     probing,
     raising,
     read,
+    requesting,
     undecided,
     unrequested,
 )
@@ -187,20 +188,29 @@ class Buyer:
             try:
                 self._fetched = offer, again()
             except Missing as missing:
-                if not self._keep_answers(missing):
+                if not (kept := self._keep_answers(missing)):
                     raise
-                self._fetched = offer, again()
+                self._fetched = offer, self._beside(kept, again)
         return self._fetched[1]
 
-    def _keep_answers(self, missing: Missing) -> bool:
-        """INVARIANT: what an endpoint shows takes the place of missing chunks only."""
-        kept = False
+    def _keep_answers(self, missing: Missing) -> set[Place]:
+        """INVARIANT: what an endpoint shows takes the place of missing chunks only. The chunks that it shows."""
+        kept = set()
         for request in self.game.requests(self.job):
             if not (request.open or request.dropped) and (request.tensor, request.chunk) in missing.chunks:
                 with suppress(NotYet):  # the endpoint does not show it
                     self._keep_answer(request)
-                    kept = True
+                    kept.add((request.tensor, request.chunk))
         return kept
+
+    def _beside(self, kept: set[Place], again: Callable[[], SealedFolder]) -> SealedFolder:
+        """Fetch again. Without the pairs of the chunks an answer cannot be verified before all others are here; it is
+        missing only if nothing else is, or it would be requested and paid for twice."""
+        try:
+            return again()
+        except Missing as missing:
+            others = [place for place in missing.chunks if place not in kept]
+            raise Missing(str(missing), others or missing.chunks, missing.all_known) from None
 
     def _keep_answer(self, request: Request) -> None:
         """What an endpoint shows is verified with what is fetched."""
@@ -233,9 +243,10 @@ class Buyer:
 
     @contextmanager
     def _until(self, end: int, job: Job) -> Iterator[None]:
-        """Nothing is fetched after a time of the chain; a twentieth of the confirm window is left for it, at least."""
+        """Nothing is fetched after a time of the chain; if that is over, a look lasts a twentieth of the confirm
+        window."""
         now = self.game.chain.now()
-        self._end = max(end, now + job.spec.confirm_window // 20 + 1)
+        self._end = end if end > now else now + job.spec.confirm_window // 20 + 1
         self._limit = time.monotonic() + self._end - now
         try:
             yield
@@ -304,10 +315,13 @@ class Buyer:
         wanted, problem = unrequested(s, missing.chunks), None
         try:
             for index, place in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
+                if not requesting(s, self.game.chain.now()):
+                    break
                 self._request(s, index, *place)
                 wanted.remove(place)
         except VgameError as error:
             problem = error
+        s = self._read()  # each request has taken a block, or more
         late = _call(self.job, overdue(s))
         waits = isinstance(problem, Paused) or (late is not None and self.game.was_sent(*late))
         if declining(s, bool(wanted) or not missing.all_known, waits).due:

@@ -177,10 +177,16 @@ def raising(s: Snapshot) -> list[Duty]:
 
 
 def look_end(s: Snapshot) -> int:
-    """Second by which a look at what is served has to be over: requests are due, or `decline`; then half of what is
-    left."""
-    marks = [mark for mark in (s.pressing - 1, s.margin) if mark < s.left]
-    return s.exchange.until - (marks[0] if marks else max(0, s.left) // 2)
+    """Second by which a look at what is served has to be over: when requests are due, then half of what is left, but
+    not after `decline` is due. So half of the last tenth is left to send what is due after the last look."""
+    if s.left >= s.pressing:
+        return s.exchange.until - s.pressing + 1
+    return s.exchange.until - max(max(0, s.left) // 2, s.margin if s.left > s.margin else 0)
+
+
+def requesting(s: Snapshot, now: int) -> bool:
+    """Is there time for another request? The rest is declined while half of the last tenth is left."""
+    return now < s.exchange.until - s.margin // 2
 
 
 def unrequested(s: Snapshot, missing: Sequence[Place]) -> list[Place]:
