@@ -18,19 +18,24 @@ from typing import Any
 from simulate import ROOT, commit, quieten
 
 from broken import CASTS  # isort: skip
-from story import Story  # isort: skip
+from broken_sales import BROKEN  # isort: skip
+from sale import Sale  # isort: skip
+from story import Cast, Story  # isort: skip
 from tape import Tape  # isort: skip
 
 RESULTS = ROOT / "docs" / "broken_players.json"
+PLAYERS: dict[str, Any] = {**CASTS, **BROKEN}
 RANGES = tuple(range(0, 500_000, 100_000))  # their first seeds
 TURN = 5  # seeds of one player and range, until others have theirs
 
 
 def play(entry: dict[str, Any]) -> dict[str, Any]:
     """The same entry, some seeds further, or up to the first that finds the player."""
-    begin, cast = time.monotonic(), CASTS[entry["player"]]
+    begin, broken = time.monotonic(), PLAYERS[entry["player"]]
     for _ in range(TURN):
-        found = Story(Tape(entry["from"] + entry["played"]), cast=cast).play()
+        tape = Tape(entry["from"] + entry["played"])
+        story = Story(tape, cast=broken) if isinstance(broken, Cast) else Sale(tape, patches=broken)
+        found = story.play()
         entry["played"] += 1
         if found:
             entry["found"] = found[0]
@@ -38,12 +43,21 @@ def play(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | {"seconds": round(entry["seconds"] + time.monotonic() - begin, 1)}
 
 
-def load(now: str) -> list[dict[str, Any]]:
-    """What is known of this commit; of each player and range one entry."""
+def kind(player: str) -> str:
+    return "dispute" if player in CASTS else "sale"
+
+
+def load() -> list[dict[str, Any]]:
+    """What is known of these commits; of each player and range one entry."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    kept = {(e["player"], e["from"]): e for e in known if e["player"] in CASTS and e["commit"] == now}
-    new = {"played": 0, "found": "", "commit": now, "seconds": 0}
-    return [kept.get((name, first), {"player": name, "from": first} | new) for name in CASTS for first in RANGES]
+    now = {name: commit(kind(name)) for name in PLAYERS}
+    kept = {(e["player"], e["from"]): e for e in known if e["commit"] == now.get(e["player"])}
+    new = {"played": 0, "found": "", "seconds": 0}
+    return [
+        kept.get((name, first), {"player": name, "from": first, "commit": now[name]} | new)
+        for name in PLAYERS
+        for first in RANGES
+    ]
 
 
 def save(entries: list[dict[str, Any]]) -> None:
@@ -51,7 +65,7 @@ def save(entries: list[dict[str, Any]]) -> None:
 
 
 def measure(limit: int, workers: int) -> list[dict[str, Any]]:
-    entries = load(commit())
+    entries = load()
     places = {(entry["player"], entry["from"]): n for n, entry in enumerate(entries)}
     with get_context("fork").Pool(workers, quieten) as pool:
         while due := [entry for entry in entries if not entry["found"] and entry["played"] < limit]:
@@ -69,7 +83,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     args = parser.parse_args()
     entries = measure(args.limit, args.workers)
-    for name in CASTS:
+    for name in PLAYERS:
         mine = [entry for entry in entries if entry["player"] == name]
         seeds = [entry["played"] if entry["found"] else float("inf") for entry in mine]
         print(f"{name:28} median {median(seeds):6} of {seeds}")

@@ -1,0 +1,241 @@
+"""All others of a sale: cheats that sell, cheats that buy, and who moves the base fee and the branches.
+
+In: a world, a job. Out: transactions in its mempool, and what is served to the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from branches import BLOCK, Block, Tx
+from eth_abi import decode
+from revm_calls import INPUTS, SELECTORS, calldata
+from scene import Call
+from seats import table
+from shelf import Shelf, elements, flawed, words
+from strangers import COPIED, QUIET, Hand, Puppet, Strangers
+from tape import Tape
+from world import FINAL, World
+
+from vgame.attacks.adversaries import CheatingTrainer
+from vgame.chain.game import Game
+from vgame.chain.records import ENDED, Job, Phase
+from vgame.delivery.rules import read, selling
+from vgame.delivery.sealed import Offer, read_offer
+from vgame.delivery.seller import Attempt, Seller
+from vgame.errors import Abstain
+
+MARKET = ("shelf", "manners", "flaws", "silence", "patience", "asking", "closings", "squeeze", "offers")
+HIGHEST = 8  # times the least base fee, where somebody moves it
+OVER = {Phase.CONVICTED, *ENDED}
+DECIDED = {bytes(SELECTORS[name]) for name in ("confirm", "answer", "defer")}
+UNDONE, TEMPTED = {bytes(SELECTORS[name]) for name in ("confirm", "postClaim")}, "reorganise"
+CALLS = ("answer", "revealKey", "defer", "closeDelivery")  # that a cheat may never send
+ORDER_GAS = 600_000  # of the toy referee, which reads more
+KEYS = 2460  # seconds of a key window, the fewest that `vgame trainer` accepts
+
+
+def windows(world: World) -> dict[str, int]:
+    """The smallest that cover what may go wrong: a twentieth of the confirm window is left to decline."""
+    spare = int(world.left) + 20 * BLOCK
+    return {"confirm_window": 20 * spare, "key_window": KEYS, "complaint_window": 2 * spare}
+
+
+class Market(World):
+    """The world of a sale: nothing is left out of time while a decision becomes final."""
+
+    def __init__(self, tape: Tape, inside: bool) -> None:
+        super().__init__(tape, inside)
+        self.enabled |= {name for name in MARKET if tape.byte() & 1}
+        self.top = HIGHEST if "squeeze" in self.enabled else 2
+        self.squeezed: Callable[[], bool] = lambda: False
+
+    def on(self, feature: str, percent: float) -> bool:
+        """A reorganisation comes most often where it undoes a cheat's claim or word."""
+        recent = [self.tree.head.ancestor(self.tree.head.number - n) for n in range(3)] if feature == TEMPTED else []
+        tempted = any(tx.data[:4] in UNDONE and tx.sender not in self.honest for b in recent for tx in b.txs)
+        return super().on(feature, 40 if tempted else percent)
+
+    def _base_fee(self, parent: Block) -> int:
+        """Somebody raises it while a request waits in time, and lets it fall when the time is over."""
+        if "squeeze" not in self.enabled:
+            return super()._base_fee(parent)
+        rising = self.squeezed() != self.tape.chance(1)
+        step = parent.base_fee // 8 if rising else -parent.base_fee // 8
+        return min(max(parent.base_fee + step, self.least), self.top * self.least)
+
+    def built(self, parent: Block, time: int, base_fee: int, candidates: list[Tx]) -> Block:
+        block = super().built(parent, time, base_fee, candidates)
+        if any(tx.data[:4] in DECIDED for tx in block.txs):
+            self.unsettled = max(self.unsettled, self.now + FINAL)
+        return block
+
+
+class Crook(Seller):
+    """It answers as late as it likes, and gives the key as soon as it can, or never."""
+
+    silent: frozenset[str] = frozenset()
+    patience = 10**9  # seconds before the end at which it acts
+    other: Path | None = None  # with another offer, which a claim on another branch makes
+
+    def committed(self, game: Game, s: Any) -> Offer:
+        try:
+            return super().committed(game, s)
+        except Abstain:
+            if self.other is None:
+                raise
+            self.folder, self.other = self.other, self.folder
+            return super().committed(game, s)
+
+    def duties(self, game: Game, job: Job, attempt: Attempt) -> list[Callable[[], bool]]:
+        s = read(game, self.job)
+        s = replace(s, final=s.now)
+        offer = self.committed(game, s) if s.job.phase is Phase.DELIVERING else None
+        due = [d for d in selling(s) if d.due and d.call not in self.silent]
+        due = [d for d in due if d.by is None or d.by - s.now <= self.patience]
+        return [partial(self._do, duty, offer, attempt) for duty in due]
+
+
+class Vendor(Puppet):
+    """A cheat that sells: time alone may make a call of it due."""
+
+    def act(self) -> None:
+        self.still = None
+        super().act()
+
+
+class Taker:
+    """A cheat that buys: it asks, confirms, declines and accuses as it likes."""
+
+    def __init__(self, crowd: Crowd, hand: Hand, job: bytes) -> None:
+        tape = crowd.world.tape
+        self.crowd, self.hand, self.id = crowd, hand, job
+        self.decision = tape.pick(("", "confirm", "decline"))
+        self.share, self.asks, self.pace = tape.below(17) / 16, tape.below(9), tape.pick((20, 60, 5))
+        self.raises = tape.chance(30)
+
+    def act(self) -> None:
+        crowd, world = self.crowd, self.crowd.world
+        job = crowd.job(self.id)
+        if job.phase is not Phase.DELIVERING or self.hand.address.lower() in crowd.waiting:
+            return
+        head, exchange = world.tree.head, crowd.view.exchange(self.id)
+        begun = head.time >= exchange.until - job.spec.confirm_window * (1 - self.share)
+        possible = not exchange.confirmed_at and not (exchange.open and self.decision == "confirm")
+        if self.decision and begun and possible:
+            crowd.send(self.hand, Call(self.decision, (self.id, exchange.offer)))
+            return
+        if "asking" in world.enabled and world.tape.chance(self.pace):
+            self._ask(head, exchange.offer)
+
+    def _ask(self, head: Block, offer: bytes) -> None:
+        tape, view = self.crowd.world.tape, self.crowd.view
+        all_ = view.requests(self.id)
+        open_ = [r for r in all_ if r.open]
+        price = head.base_fee * tape.pick((4, 2, 1, 1))
+        if open_ and self.raises and tape.chance(30):
+            r = tape.pick(open_)
+            price = max(r.price + 1, price)
+            value = (price - r.price) * view.answer_gas(self.id, r.elements, r.chunk)
+            self.crowd.send(self.hand, Call("raise", (self.id, r.index, r.tensor, r.chunk, price), value))
+        elif self.asks > 0 and (head.base_fee <= 2 * self.crowd.world.least or tape.chance(20)):
+            for index in range(len(all_), len(all_) + 1 + tape.below(4)):  # no two answers of a trainer are in a block
+                self.asks -= 1
+                self._request(index, offer, head.base_fee * tape.pick((4, 1, 1, 2)))
+
+    def _request(self, index: int, offer: bytes, price: int) -> None:
+        crowd, tensor = self.crowd, self.crowd.world.tape.below(len(elements()))
+        value = price * crowd.view.answer_gas(self.id, elements()[tensor], 0)
+        args = (self.id, offer, index, tensor, 0, price, table().source_record(tensor).as_tuple())
+        crowd.send(self.hand, Call("request", args, value))
+
+
+class Crowd(Strangers):
+    """All others of a sale. `instead`: other arguments of a call on another branch, by its name."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.instead: dict[str, Callable[[Any], Any]] = {"confirm": lambda args: args}
+        self.world.reorganised = self.reorganised
+
+    def sell(self, job: bytes, folder: Path) -> Shelf:
+        """A cheat accepts the job, claims the right run, and delivers what it likes."""
+        world, tape, hand = self.world, self.world.tape, self.free.pop()
+        flaw = tape.pick(("", "", "leaf", "node")) if "flaws" in world.enabled else ""
+        quiet = tape.pick(QUIET) if "withhold" in world.enabled else frozenset()
+        crook = Crook(folder, job, elements(), words)
+        if "silence" in world.enabled:
+            crook.silent = frozenset(call for call in CALLS if tape.chance(40))
+        if "patience" in world.enabled:
+            crook.patience = tape.below(12) * world.spec.key_window // 12
+        flawed(crook.public, job, crook.key(make=True), flaw, tape.byte())
+        if "offers" in world.enabled:
+            crook.other = folder / "other"
+            self._other_offer(crook, job)
+        player = CheatingTrainer(self.game(hand), job, table(), quiet)
+        player.terms, player.seller = world.spec, crook
+        self.lies[job] = -1
+        name = " ".join(["vendor", flaw, *sorted(crook.silent)])
+        self.puppets.append(Vendor(self, name, player, tape.pick((100, 60, 25))))
+        return Shelf(world, crook.public, "manners" in world.enabled)
+
+    def _other_offer(self, crook: Crook, job: bytes) -> None:
+        """The same state, enciphered with another key."""
+        assert crook.other is not None
+        crook.other.mkdir()
+        key = bytes(reversed(crook.key()))
+        (crook.other / "key").write_bytes(key)
+        flawed(crook.other / "public", job, key, "", 0)
+        made = read_offer(crook.other / "public")[1]
+        self.instead["postClaim"] = lambda args: (*args[:4], made.cipher_root, made.key_hash)
+
+    def reorganised(self, old: Block, root: Block) -> list[Tx]:
+        """What its sender puts in the place of a call that a reorganisation has undone."""
+        found, block = [], old
+        while block is not root:
+            for tx in block.txs:
+                name = COPIED.get(tx.data[:4])
+                if name in self.instead and tx.sender not in self.world.honest:
+                    found.append(replace(tx, data=self._changed(name, tx.data)))
+            block = block.parent
+        return found if self.world.on("offers", 60) else []
+
+    def _changed(self, name: str, data: bytes) -> bytes:
+        args = self.instead[name](decode(INPUTS[name], data[4:]))
+        return bytes.fromhex(calldata("decline" if name == "confirm" else name, args)[2:])
+
+    def act(self) -> None:
+        super().act()
+        for job in self.jobs:
+            state, phase = self.job(job), self.job(job).phase
+            if state.accepted_at and state.trainer.lower() not in self.world.honest:
+                self.lies.setdefault(job, -1)  # a stranger has accepted it
+            if phase in (Phase.DELIVERING, Phase.REVEALED) and self.world.on("closings", 10):
+                self.send(self.hands[0], Call("closeDelivery", (job, int(phase))))
+            if phase is Phase.DELIVERING and "closings" in self.world.enabled:
+                self._refuse(job, state.spec.key_window)
+
+    def _refuse(self, job: bytes, window: int) -> None:
+        """A request whose time will be over in the next block, before its answer."""
+        head, account = self.world.tree.head, self.hands[0].address.lower()
+        late = [r for r in self.view.requests(job) if r.open and head.time + BLOCK > r.since + window]
+        if late and account not in self.waiting and head.base_fee * 7 // 8 <= late[0].price:
+            self.send(self.hands[0], Call("refused", (job, late[0].index)), tip=9 * self.world.tip)
+
+    def end(self, job: bytes) -> None:
+        """A sale of a cheat: the money of an honest client is left to the client."""
+        super().end(job)
+        state, hand = self.job(job), self.hands[0]
+        if state.phase is Phase.CREATED and self.world.tree.head.time > state.since + state.spec.accept_window:
+            self.send(hand, Call("expire", (job,)))
+        if state.phase is Phase.REVEALED and hand.address.lower() not in self.waiting:
+            end = self.view.exchange(job).key_at + state.spec.complaint_window
+            if self.world.tree.head.time > end:
+                self.send(hand, Call("closeDelivery", (job, int(Phase.REVEALED))))
+
+
+__all__ = ["ORDER_GAS", "OVER", "Crowd", "Market", "Taker", "windows"]

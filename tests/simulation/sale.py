@@ -1,0 +1,239 @@
+"""One sale: an honest trainer that delivers, an honest client that receives, or both; else a cheat is on that side.
+
+In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict, astuple, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from branches import Tx
+from endpoint import SimChain, SimGame
+from frauds import SETUP
+from market import ORDER_GAS, OVER, Crowd, Market, Taker, windows
+from revm_calls import SELECTORS, calldata, decode_log
+from scene import ETHER, NAME
+from seats import Life, Player, table, trainer_life
+from shelf import Shelf, elements, seller, words
+from shown_fee import fee_shown
+from story import AFTER, SEEN, Cast, Story, terms
+from strangers import Hand
+from tape import Tape
+from world import FINAL, Account
+
+import vgame.agents.delivery as delivery
+import vgame.agents.roles as roles
+import vgame.delivery.buyer as buying
+from vgame.chain.records import Job, Phase
+from vgame.delivery.cipher import KEY_BYTES
+from vgame.delivery.rules import WORST_INCLUSION
+
+
+class Received:
+    """Twin: StateFile. What was deciphered is compared with the right state."""
+
+    def __init__(self, sale: Sale) -> None:
+        self.sale, self.parts = sale, {t: [] for t in range(len(elements()))}
+
+    def __enter__(self) -> Received:
+        return self
+
+    def write(self, piece: Any, leaves: Any) -> None:
+        self.parts[piece.tensor].append(leaves.tobytes())
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        found = [b"".join(self.parts[t])[: 4 * n] for t, n in enumerate(elements())]
+        if kind is None:
+            self.sale.received = found == [w.tobytes() for w in words()]
+
+
+class Sale(Story):
+    """`patches`: (module, name, instead) of broken rules."""
+
+    def __init__(self, tape: Tape, inside: bool = True, patches: tuple[tuple[Any, str, Any], ...] = ()) -> None:
+        self.world: Any = Market(tape, inside)
+        world, self.patches, self.cast, self.until = self.world, patches, Cast(), 0.0
+        self.roles = tape.pick((("buyer",), ("seller",), ("seller", "buyer")))
+        self.cheats, self.received = 0, False
+        self.spec = world.spec = replace(terms(world, 1), **windows(world))
+        self.strangers: Any = Crowd(world, 24)
+        self.players = {role: Player(world, role, 2 + n) for n, role in enumerate(self.roles)}
+        buyer = self.players.get("buyer")
+        self.client = Hand(buyer.account if buyer else Account(world, 1))
+        self.start = {role: self._wealth(role) for role in self.roles}
+        rich = {hand.address: 1000 * ETHER for hand in (self.client, *self.strangers.hands)}
+        self.shown = ExitStack()
+        self.shown.enter_context(fee_shown())
+        world.begin(rich | {player.account.address: self.start[role] for role, player in self.players.items()})
+        self.strangers.begin()
+        self.view = SimGame(SimChain(world, self.strangers.eth))
+        self.jobs = [self.view.job_id(self.spec, self.client.address, 0)]
+        world.strangers, world.deadline, world.squeezed = self.strangers.act, self._deadline, self._waits
+        self.judge: Any = Verdict(self)
+
+    def _wealth(self, role: str) -> int:
+        """A client may have no more than `vgame job post` requires."""
+        price = 2 * self.world.top * self.world.least + self.world.tip
+        if role == "seller":
+            return self.spec.trainer_bond + ETHER
+        self.rich = not self.world.tape.chance(40)
+        return self.spec.reward + (ETHER if self.rich else (ORDER_GAS + buying.CALL_GAS) * price)
+
+    def play(self) -> list[str]:
+        world, dice = self.world, SimpleNamespace(choice=self._choice, token_bytes=lambda n: bytes(range(n)))
+        record = lambda _, tensor: table().source_record(tensor).as_tuple()  # noqa: E731
+        patches = (
+            (roles, "seller_of", lambda *_: seller(self.folder / "seller", self.jobs[0])),
+            (delivery, "source_record", record),
+            (buying, "secrets", dice),
+            *self.patches,
+        )
+        with self.shown as stack:
+            for module, name, instead in patches:
+                stack.enter_context(patch.object(module, name, instead))
+            stack.enter_context(patch("vgame.delivery.seller.secrets", dice))
+            stack.enter_context(patch("vgame.delivery.fetch.Source", lambda _: self.shelf))
+            stack.enter_context(patch("vgame.delivery.received.StateFile", lambda *_: Received(self)))
+            assert len(dice.token_bytes(KEY_BYTES)) == KEY_BYTES and world.spec
+            return super().play()
+
+    def _choice(self, options: Any) -> Any:
+        return options[self.world.tape.below(len(options))]
+
+    def _begin(self, folder: Path) -> None:
+        self.folder, job = folder, self.jobs[0]
+        self.strangers.jobs += self.jobs
+        args, price = (astuple(self.spec), 0, NAME, SETUP.program.header), 2 * self.world.least + self.world.tip
+        data, sender = bytes.fromhex(calldata("createJob", args)[2:]), self.client.address.lower()
+        order = Tx(sender, self.view.address, self.spec.reward, ORDER_GAS, 0, data, self.world.tip, price)
+        self.world.tree.pool[sender, 0] = order
+        if "seller" in self.roles:
+            self.shelf = Shelf(self.world, folder / "seller" / "public", False)
+        else:
+            self.shelf = self.strangers.sell(job, folder / "vendor")
+        if "buyer" not in self.roles:
+            self.strangers.puppets.append(Taker(self.strangers, self.client, job))
+        lives = {"seller": trainer_life(job), "buyer": buyer_life(job, folder)}
+        for role, player in self.players.items():
+            player.life = lives[role]
+            player.sit()
+
+    def _over(self) -> bool:
+        if not all(p.ended for p in self.players.values()) or self.strangers.job(self.jobs[0]).phase not in OVER:
+            self.until = 0.0
+            return False
+        self.until = self.until or self.world.now + AFTER
+        return self.world.now >= self.until
+
+    def _waits(self) -> bool:
+        """Is the time of a request not over?"""
+        if self.strangers.job(self.jobs[0]).phase is not Phase.DELIVERING:
+            return False
+        first = self.world.tree.head.time - self.spec.key_window
+        return any(r.open and r.since >= first for r in self.view.requests(self.jobs[0]))
+
+    def _deadline(self) -> float | None:
+        """The next second at which a rule of delivery may decide otherwise."""
+        job, world = self.strangers.job(self.jobs[0]), self.world
+        if job.phase not in (Phase.DELIVERING, Phase.REVEALED):
+            return super()._deadline()
+        x, spec, now = self.view.exchange(self.jobs[0]), job.spec, world.tree.head.time
+        self.shelf.phase, self.shelf.end = job.phase, x.until
+        if job.phase is Phase.REVEALED:
+            ends = [x.key_at + spec.complaint_window]
+        elif not x.open and now > x.key_from and now <= x.key_from + FINAL:
+            return None  # a decision becomes final
+        elif x.open and "squeeze" in world.enabled:
+            return None  # the base fee moves
+        else:
+            key_by = x.key_from + spec.key_window
+            margin = spec.confirm_window // 10
+            pressing = max(spec.confirm_window // 2, spec.key_window + 2 * margin)
+            half = [x.until - spec.confirm_window // k for k in (4, 8)]
+            ends = [key_by - WORST_INCLUSION, key_by]
+            ends += [] if x.confirmed_at else [x.until - pressing, *half, x.until - margin, x.until]
+            for r in self.view.requests(self.jobs[0]):
+                if r.open:
+                    ends += [r.since + k * spec.key_window // 2 for k in (1, 2, 4)]
+                    ends += [r.deferred_at + k * spec.key_window // 2 for k in (1, 2) if r.deferred_at]
+        later = [float(end) for end in ends if end + SEEN >= now]
+        return min(later) if later else None
+
+
+def buyer_life(job: bytes, folder: Path) -> Life:
+    """`vgame receive`, until it has the state or it is final that there is none."""
+
+    def life(player: Player) -> None:
+        sources = [SimpleNamespace(elements=n) for n in elements()]
+        bundle: Any = SimpleNamespace(order=asdict(player.world.spec), program=SimpleNamespace(sources=sources))
+        delivery.receive(player.game(), bundle, job, "a shelf", folder / "state", player.reporter, 1.0)
+
+    return life
+
+
+class Verdict:
+    """Of a sale that has ended."""
+
+    def __init__(self, sale: Sale) -> None:
+        self.sale, self.world = sale, sale.world
+
+    def found(self) -> list[str]:
+        sale, world = self.sale, self.world
+        found = [text for player in sale.players.values() for text in player.reporter.unforeseen]
+        if not world.inside:
+            return found
+        job = sale.view.job(sale.jobs[0])
+        self.events = [decode_log(log) for log in world.tree.logs(world.tree.head)]
+        if job.phase not in OVER:
+            found.append(f"the job does not end: it is {job.phase.name}")
+        found += [f"the {role} does not end" for role, p in sale.players.items() if not p.ended]
+        return found + [text for role in sale.roles for text in getattr(self, f"_{role}")(job)]
+
+    def _has(self, role: str) -> int:
+        """Wei of a player's in the end, with the gas that it spent."""
+        account, fees, block = self.sale.players[role].account.address, 0, self.world.tree.head.made
+        while block is not None:
+            fees += sum(r["fee"] for r in block.receipts or () if r["from"] == account.lower())
+            block = block.parent and block.parent.made
+        return self.world.tree.balance(account) + self.sale.view.credits(account) + fees
+
+    def _paid(self) -> int:
+        return sum(e.args["pay"] for e in self.events if e.name == "Answered")
+
+    def _seller(self, job: Job) -> list[str]:
+        """Paid, or declined; the key is not out where it was declined."""
+        sale, account = self.sale, self.sale.players["seller"].account.address
+        if job.trainer != account:
+            return []
+        reward = sale.spec.reward
+        earned = {Phase.FINAL: reward, Phase.DECLINED: reward // 4}.get(job.phase)
+        if earned is None:
+            return [f"the honest trainer ends {job.phase.name}"]
+        lost = sale.start["seller"] + earned + self._paid() - self._has("seller")
+        found = [f"the trainer has lost {lost} wei"] if lost > 0 else []
+        if sale.view.credits(account):
+            found.append("the trainer has ended and left wei in the contract")
+        keys = [tx for tx in self.world.signed.values() if tx.data[:4] == bytes(SELECTORS["revealKey"])]
+        if keys and job.phase is Phase.DECLINED:
+            found.append("the key is out, and the state was declined")
+        return found
+
+    def _buyer(self, job: Job) -> list[str]:
+        """It has the state, or its money but for what `decline` costs."""
+        sale, reward = self.sale, self.sale.spec.reward
+        spent = {Phase.FINAL: reward, Phase.DECLINED: reward - reward // 4}.get(job.phase, 0)
+        lost = sale.start["buyer"] - spent - self._paid() - self._has("buyer")
+        found = [f"the client has lost {lost} wei"] if lost > 0 else []
+        if job.phase is Phase.FINAL and not sale.received:
+            found.append("the client has paid and has no state")
+        if job.phase is Phase.DECLINED and (sale.rich or "seller" in sale.roles):
+            found.append("the client declined what it could have had")
+        return found
+
+
+__all__ = ["Sale"]

@@ -1,0 +1,84 @@
+"""What is served to a client, and how: a folder with an encrypted state, whole or not, in time or not.
+
+In: a trainer's folder, a manner. Out: ranges of bytes; DeliveryError where none come.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from seats import table
+from world import World
+
+from vgame.chain import http
+from vgame.chain.records import Phase
+from vgame.delivery.sealed import Change, Offer, Shape, seal, write_offer
+from vgame.delivery.seller import Seller
+from vgame.errors import DeliveryError
+
+MANNERS = ("whole", "nothing", "holes", "garbage", "drip", "late", "early", "slow garbage")
+DRIP = 50.0  # seconds of a reply, less than one may take
+AWAY = 120  # seconds for which an honest server is away, at most
+
+
+class Shelf:
+    """An HTTP server of one folder; `cheat`: in a manner that the tape chooses."""
+
+    def __init__(self, world: World, folder: Path, cheat: bool) -> None:
+        self.world, self.folder, self.cheat, self.away = world, folder, cheat, 0.0
+        self.manner = world.tape.pick(MANNERS) if cheat else "whole"
+        self.holes, self.share = world.tape.byte(), world.tape.below(16) / 16
+        self.phase, self.end = Phase.CREATED, 0  # of the job, and the end of its confirm window
+
+    def get(self, name: str, first: int, size: int) -> bytes:
+        """`Source.get`."""
+        world = self.world
+        if not self.cheat and world.on("shelf", 4) and world.allows(seconds := 1 + world.tape.below(AWAY)):
+            self.away = world.now + seconds
+            world.log(f"the server is away for {seconds} s")
+        window = world.spec.confirm_window
+        gone = {
+            "nothing": True,
+            "holes": name == "leaves" and self.holes >> (first // 512 % 8) & 1,
+            "late": world.now < (self.end or 10**12) - window * self.share,
+            "early": self.phase is Phase.DELIVERING and world.now > self.end - window * self.share,
+        }
+        path = self.folder / name
+        if self.away > world.now or gone.get(self.manner) or not path.exists():
+            raise DeliveryError(f"the server does not serve {name}")
+        if self.manner in ("drip", "slow garbage"):
+            left = http._LAST.get() - world.now  # as `replies_until` has it
+            world.clock.sleep(min(DRIP, left))
+            if left < DRIP:
+                raise DeliveryError("the reply is not complete in time")
+        found = path.read_bytes()[first : first + size]
+        return bytes(b ^ 1 for b in found) if "garbage" in self.manner and name != "chunks" else found
+
+
+def elements() -> list[int]:
+    return [state.elements for state in table().program.states]
+
+
+def words() -> list[Any]:
+    """Of the final state, little-endian."""
+    return [w.astype("<u4") for w in table().state_words(table().steps)]
+
+
+def flawed(folder: Path, job: bytes, key: bytes, flaw: str, place: int) -> None:
+    """Seal the right state with a leaf that does not decipher, or with a node that is not that of its children."""
+    shape = Shape(elements())
+    tensor = place % len(shape.elements)
+
+    def change(piece: Any, true: Any, cipher: Any) -> None:
+        if piece.tensor == tensor:
+            (cipher if flaw == "leaf" else true)[0, place % 32] ^= 1
+
+    changed: Change | None = change if flaw else None
+    made = seal(words(), shape, key, job, folder, changed)
+    right = table().state_root(table().steps)
+    write_offer(folder, job, Offer(right, made.cipher_root, made.key_hash))
+
+
+def seller(folder: Path, job: bytes) -> Seller:
+    return Seller(folder, job, elements(), words)
