@@ -217,3 +217,17 @@ def test_an_answered_chunk_is_not_requested_again(poor: Partial) -> None:
     poor.wait(MARGIN - 1)
     poor.is_refused()
     assert poor.play.phase is Phase.DELIVERING and len(poor.requested_chunks()) == asked
+
+
+def test_a_request_that_cannot_be_raised_is_declined_for(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer could drop it after the confirm window."""
+    poor.refuse = chunk_1_of_tensor_1
+    poor.wait(SPEC.confirm_window // 4)
+    poor.is_refused()
+    assert len(poor.requested_chunks()) == 1
+    price = poor.play.client.requests(poor.play.id)[0].price
+    monkeypatch.setattr(poor.play.scene.chain, "fees", lambda: (2 * price, GWEI), raising=False)
+    poor.play.scene.chain.node.evm.set_balance(poor.play.client.wallet.address, 10**16)
+    poor.wait(MARGIN - 1)
+    poor.is_refused()
+    assert poor.play.phase is Phase.DECLINED

@@ -82,7 +82,7 @@ class Sale(Story):
         if role == "seller":
             return self.spec.trainer_bond + ETHER
         self.rich = not self.world.tape.chance(40)
-        return self.spec.reward + (ETHER if self.rich else (ORDER_GAS + buying.CALL_GAS) * price)
+        return self.spec.reward + (100 * ETHER if self.rich else (ORDER_GAS + buying.CALL_GAS) * price)
 
     def play(self) -> list[str]:
         world, dice = self.world, SimpleNamespace(choice=self._choice, token_bytes=lambda n: bytes(range(n)))

@@ -111,13 +111,21 @@ def test_prices_are_raised_before_the_request_may_be_dropped() -> None:
 
 def test_prices_of_requests_that_cannot_be_reported_as_late_are_raised() -> None:
     """Above the price there is no `refused`, so a trainer that neither answers nor defers could delay without end."""
-    cheap, end = replace(ASKED, price=49), ASKED.since + 2 * KEY
+    cheap = replace(ASKED, price=49, since=UNTIL - 9_500)
+    end = cheap.since + 2 * KEY
     assert overdue(at(end + 1, cheap)) is None and not raising(at(end, cheap))
     (duty,) = raising(at(end + 1, cheap))
-    assert (duty.call, duty.price, duty.by, duty.begun) == ("raise", STEADY * 50, None, ASKED.since)
+    assert (duty.call, duty.price, duty.by, duty.begun) == ("raise", STEADY * 50, None, cheap.since)
     assert not raising(at(end + 1, ASKED)) and not raising(at(end + 1, replace(cheap, answered_at=end)))
     raised = replace(cheap, price=duty.price, since=end + 1)
     assert overdue(at(end + KEY + 2, raised)).call == "refused"  # if it stays silent
+
+
+def test_all_prices_below_the_base_fee_are_raised_in_the_last_tenth() -> None:
+    """What is dropped after the window cannot be requested again."""
+    cheap = replace(ASKED, price=49, since=UNTIL - 2_000)
+    assert not raising(at(UNTIL - 1_001, cheap)) and not raising(at(UNTIL + 1, cheap))
+    assert [d.price for d in raising(at(UNTIL - 1_000, cheap, ASKED))] == [STEADY * 50]
 
 
 def test_a_look_ends_before_the_next_decision() -> None:
@@ -125,9 +133,9 @@ def test_a_look_ends_before_the_next_decision() -> None:
     s = at(UNTIL - CONFIRM)
     assert (s.margin, s.pressing) == (1_000, 6_000)
     assert look_end(s) == UNTIL - 5_999
-    assert look_end(at(UNTIL - 5_998)) == UNTIL - 2_999 and look_end(at(UNTIL - 1_500)) == UNTIL - 1_000
+    assert look_end(at(UNTIL - 5_999)) == UNTIL - 5_499 and look_end(at(UNTIL - 1_400)) == UNTIL - 1_000
     assert look_end(at(UNTIL - 1_001)) == UNTIL - 1_000 and look_end(at(UNTIL - 1_000)) == UNTIL - 500
-    assert look_end(at(UNTIL - 500)) == UNTIL - 250 and look_end(at(UNTIL + 9)) == UNTIL
+    assert look_end(at(UNTIL - 500)) == UNTIL - 250 and look_end(at(UNTIL + 9)) == UNTIL + 9
 
 
 def test_requests_leave_half_of_the_last_tenth() -> None:

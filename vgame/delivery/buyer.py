@@ -295,21 +295,22 @@ class Buyer:
         if self.game.wallet is not None and (late := _call(self.job, overdue(s))) and self._attempt(*late):
             return
         own = self.game.wallet is not None and self.game.wallet.address == s.job.client
-        if own:
-            self._raise_prices(s)
+        unpaid = self._raise_prices(s) if own else []
         try:
             with self._until(look_end(s), s.job):
                 self._complaining(self.fetch)
         except (Missing, OSError, NotYet) as problem:
             if own:
-                self._press(self._read(), problem if isinstance(problem, Missing) else Missing("", [], all_known=False))
+                missing = problem if isinstance(problem, Missing) else Missing("", [], all_known=False)
+                self._press(self._read(), missing, unpaid)
             raise
         offer = self.game.offer_hash(astuple(self._fetched[0])) if self._fetched else None
         if own and confirming(s := self._read(), offer).due:
             self._attempt("confirm", self.job, s.exchange.offer)
 
-    def _press(self, s: Snapshot, missing: Missing) -> None:
-        """Requests in time, `decline` where they cannot help any more, or cannot be paid."""
+    def _press(self, s: Snapshot, missing: Missing, unpaid: Collection[int] = ()) -> None:
+        """Requests in time, `decline` where they cannot help any more, or cannot be paid. `unpaid`: requests below the
+        base fee that cannot be raised, which the trainer may drop."""
         if not undecided(s):
             return
         wanted, problem = unrequested(s, missing.chunks), None
@@ -324,7 +325,8 @@ class Buyer:
         s = self._read()  # each request has taken a block, or more
         late = _call(self.job, overdue(s))
         waits = isinstance(problem, Paused) or (late is not None and self.game.was_sent(*late))
-        if declining(s, bool(wanted) or not missing.all_known, waits).due:
+        lacking = bool(wanted) or not missing.all_known or any(r.index in unpaid for r in s.open)
+        if declining(s, lacking, waits).due:
             self._attempt("decline", self.job, s.exchange.offer)
         elif problem:
             raise problem
@@ -350,16 +352,22 @@ class Buyer:
             if not self.game.was_sent(*call):
                 raise
 
-    def _raise_prices(self, s: Snapshot) -> None:
-        """What cannot be paid stops nothing."""
+    def _raise_prices(self, s: Snapshot) -> list[int]:
+        """The requests that cannot be raised; they stop nothing."""
+        unpaid = []
         for duty in raising(s):
             request = duty.request
             assert request is not None
             gas = self.game.answer_gas(self.job, request.elements, request.chunk)
-            with suppress(VgameError):
+            try:
                 self._check_funds(cost := gas * (duty.price - request.price), request.tensor, request.chunk)
                 place = (request.index, request.tensor, request.chunk)
                 self._attempt("raise", self.job, *place, duty.price, value=cost)
+            except Paused:
+                pass
+            except VgameError:
+                unpaid.append(request.index)
+        return unpaid
 
     def _check_funds(self, cost: int, tensor: int, chunk: int) -> None:
         """ChainError where the account cannot pay it, or could not decline any more; what the contract owes is taken

@@ -164,24 +164,28 @@ def overdue(s: Snapshot) -> Duty | None:
 
 def raising(s: Snapshot) -> list[Duty]:
     """Requests that the base fee has outgrown, with their new price: deferred ones before the trainer may drop them,
-    and others when twice the time for an answer has passed, for `refused` is possible up to their price only."""
+    and others when twice the time for an answer has passed, for `refused` is possible up to their price only. In the
+    last tenth all of them: what is dropped after the confirm window cannot be requested again."""
     window, price = s.job.spec.key_window, STEADY * s.base
     cheap = [r for r in s.open if s.base > r.price]
+    last = undecided(s) and s.left <= s.margin
     return [
         Duty("raise", True, f"request {r.index} is deferred", r.deferred_at + window, r.deferred_at, r, price)
         if r.deferred_at
         else Duty("raise", True, f"request {r.index} is late", None, r.since, r, price)
         for r in cheap
-        if s.now > (r.deferred_at + window // 2 if r.deferred_at else r.since + 2 * window)
+        if last or s.now > (r.deferred_at + window // 2 if r.deferred_at else r.since + 2 * window)
     ]
 
 
 def look_end(s: Snapshot) -> int:
-    """Second by which a look at what is served has to be over: when requests are due, then half of what is left, but
-    not after `decline` is due. So half of the last tenth is left to send what is due after the last look."""
+    """Second by which a look at what is served has to be over: when requests are due, then after a twentieth of the
+    confirm window, or half of what is left, but not after `decline` is due. So the time suffices for several looks of a
+    process that is started again, and half of the last tenth is left to send what is due."""
     if s.left >= s.pressing:
         return s.exchange.until - s.pressing + 1
-    return s.exchange.until - max(max(0, s.left) // 2, s.margin if s.left > s.margin else 0)
+    longest = min(max(0, s.left) // 2, s.job.spec.confirm_window // 20)
+    return min(s.now + longest, s.exchange.until - s.margin) if s.left > s.margin else s.now + longest
 
 
 def requesting(s: Snapshot, now: int) -> bool:
