@@ -11,7 +11,7 @@ from wide import of_many
 DAILY = range(24)
 #: Among these seeds each but RARE is found.
 SEEDS = range(3_000)
-RARE = {"never raises"}  # a request at too low a price is dropped, and made again
+RARE = {"never defer"}  # it answers at the last moment, for less than the gas costs
 QUICK = ["never answer", "never revealKey", "declines too early", "never requests", "never complains"]
 
 
