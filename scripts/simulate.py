@@ -123,15 +123,17 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=100)
     parser.add_argument("--tape", help="bytes in hex")
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--sales", action="store_const", const="sale", default="dispute", help="deliveries")
+    parser.add_argument(
+        "--sales", dest="kind", action="store_const", const="sale", default="dispute", help="deliveries"
+    )
     parser.add_argument("--outside", action="store_true", help="more goes wrong than the clocks cover")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     args = parser.parse_args()
     if args.tape is not None or args.seed is not None:
         tape = Tape(args.seed) if args.tape is None else Tape(data=bytes.fromhex(args.tape))
-        explain(tape, not args.outside, args.sales)
+        explain(tape, not args.outside, args.kind)
         return 0
-    return run(range(args.first, args.first + args.count), not args.outside, args.sales, args.workers)
+    return run(range(args.first, args.first + args.count), not args.outside, args.kind, args.workers)
 
 
 if __name__ == "__main__":

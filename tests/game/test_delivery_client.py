@@ -231,3 +231,33 @@ def test_a_request_that_cannot_be_raised_is_declined_for(poor: Partial, monkeypa
     poor.wait(MARGIN - 1)
     poor.is_refused()
     assert poor.play.phase is Phase.DECLINED
+
+
+@pytest.mark.parametrize("call", ["request", "raise"])
+def test_an_endpoints_error_is_no_reason_to_decline_at_once(
+    poor: Partial, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The account has enough money; a node refuses the call. Half of the last tenth is left when it is declined."""
+    game, move = poor.play.client, poor.play.client.move
+
+    def refused(name: str, *args: object, value: int = 0) -> object:
+        if name == call:
+            raise ChainError("a node refused a request: nonce too low")
+        return move(name, *args, value=value)
+
+    poor.refuse = chunk_1_of_tensor_1
+    game.chain.node.evm.set_balance(game.wallet.address, 10**20)
+    if call == "raise":
+        poor.wait(SPEC.confirm_window // 4)
+        poor.is_refused()
+        price = 2 * game.requests(poor.play.id)[0].price
+        monkeypatch.setattr(game.chain, "fees", lambda: (price, GWEI), raising=False)
+    monkeypatch.setattr(game, "move", refused)
+    poor.wait(MARGIN - 1)
+    with pytest.raises((ChainError, DeliveryError)):
+        poor.receive()
+    assert poor.play.phase is Phase.DELIVERING
+    poor.wait(MARGIN // 2 - 1)
+    with pytest.raises((ChainError, DeliveryError)):
+        poor.receive()
+    assert poor.play.phase is Phase.DECLINED

@@ -16,7 +16,7 @@ from eth_abi import decode
 from revm_calls import INPUTS, SELECTORS, calldata
 from scene import Call
 from seats import table
-from shelf import Shelf, elements, flawed, words
+from shelf import MANNERS, Shelf, elements, flawed, words
 from strangers import COPIED, QUIET, Hand, Puppet, Strangers
 from tape import Tape
 from world import FINAL, World
@@ -181,7 +181,8 @@ class Crowd(Strangers):
         self.lies[job] = -1
         name = " ".join(["vendor", flaw, *sorted(crook.silent)])
         self.puppets.append(Vendor(self, name, player, tape.pick((100, 60, 25))))
-        return Shelf(world, crook.public, "manners" in world.enabled)
+        manner = tape.pick(MANNERS) if "manners" in world.enabled else MANNERS[0]
+        return Shelf(world, crook.public, manner, lambda: (self.job(job).phase, self.view.exchange(job).until))
 
     def _other_offer(self, crook: Crook, job: bytes) -> None:
         """The same state, enciphered with another key."""

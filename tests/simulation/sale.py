@@ -30,8 +30,7 @@ import vgame.agents.delivery as delivery
 import vgame.agents.roles as roles
 import vgame.delivery.buyer as buying
 from vgame.chain.records import Job, Phase
-from vgame.delivery.cipher import KEY_BYTES
-from vgame.delivery.rules import WORST_INCLUSION
+from vgame.delivery.rules import WORST_INCLUSION, Snapshot
 
 
 class Received:
@@ -85,7 +84,7 @@ class Sale(Story):
         return self.spec.reward + (100 * ETHER if self.rich else (ORDER_GAS + buying.CALL_GAS) * price)
 
     def play(self) -> list[str]:
-        world, dice = self.world, SimpleNamespace(choice=self._choice, token_bytes=lambda n: bytes(range(n)))
+        dice = SimpleNamespace(choice=self._choice, token_bytes=lambda n: bytes(range(n)))
         record = lambda _, tensor: table().source_record(tensor).as_tuple()  # noqa: E731
         patches = (
             (roles, "seller_of", lambda *_: seller(self.folder / "seller", self.jobs[0])),
@@ -99,7 +98,6 @@ class Sale(Story):
             stack.enter_context(patch("vgame.delivery.seller.secrets", dice))
             stack.enter_context(patch("vgame.delivery.fetch.Source", lambda _: self.shelf))
             stack.enter_context(patch("vgame.delivery.received.StateFile", lambda *_: Received(self)))
-            assert len(dice.token_bytes(KEY_BYTES)) == KEY_BYTES and world.spec
             return super().play()
 
     def _choice(self, options: Any) -> Any:
@@ -113,7 +111,7 @@ class Sale(Story):
         order = Tx(sender, self.view.address, self.spec.reward, ORDER_GAS, 0, data, self.world.tip, price)
         self.world.tree.pool[sender, 0] = order
         if "seller" in self.roles:
-            self.shelf = Shelf(self.world, folder / "seller" / "public", False)
+            self.shelf = Shelf(self.world, folder / "seller" / "public")
         else:
             self.shelf = self.strangers.sell(job, folder / "vendor")
         if "buyer" not in self.roles:
@@ -143,7 +141,6 @@ class Sale(Story):
         if job.phase not in (Phase.DELIVERING, Phase.REVEALED):
             return super()._deadline()
         x, spec, now = self.view.exchange(self.jobs[0]), job.spec, world.tree.head.time
-        self.shelf.phase, self.shelf.end = job.phase, x.until
         if job.phase is Phase.REVEALED:
             ends = [x.key_at + spec.complaint_window]
         elif not x.open and now > x.key_from and now <= x.key_from + FINAL:
@@ -151,12 +148,9 @@ class Sale(Story):
         elif x.open and "squeeze" in world.enabled:
             return None  # the base fee moves
         else:
-            key_by = x.key_from + spec.key_window
-            margin = spec.confirm_window // 10
-            pressing = max(spec.confirm_window // 2, spec.key_window + 2 * margin)
-            half = [x.until - spec.confirm_window // k for k in (4, 8)]
-            ends = [key_by - WORST_INCLUSION, key_by]
-            ends += [] if x.confirmed_at else [x.until - pressing, *half, x.until - margin, x.until]
+            s = Snapshot(0, now, 0, job, x, ())
+            ends = [s.key_by - WORST_INCLUSION, s.key_by]
+            ends += [] if x.confirmed_at else [x.until - s.pressing, x.until - s.margin, x.until]
             for r in self.view.requests(self.jobs[0]):
                 if r.open:
                     ends += [r.since + k * spec.key_window // 2 for k in (1, 2, 4)]

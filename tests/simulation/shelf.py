@@ -5,6 +5,7 @@ In: a trainer's folder, a manner. Out: ranges of bytes; DeliveryError where none
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +24,28 @@ AWAY = 120  # seconds for which an honest server is away, at most
 
 
 class Shelf:
-    """An HTTP server of one folder; `cheat`: in a manner that the tape chooses."""
+    """An HTTP server of one folder, in a cheat's manner. `stands`: the phase of the job, and the second at which its
+    confirm window ends; without it the server is honest, and may be away."""
 
-    def __init__(self, world: World, folder: Path, cheat: bool) -> None:
-        self.world, self.folder, self.cheat, self.away = world, folder, cheat, 0.0
-        self.manner = world.tape.pick(MANNERS) if cheat else "whole"
+    def __init__(
+        self, world: World, folder: Path, manner: str = "whole", stands: Callable[[], tuple[Phase, int]] | None = None
+    ) -> None:
+        self.world, self.folder, self.manner, self.stands, self.away = world, folder, manner, stands, 0.0
         self.holes, self.share = world.tape.byte(), world.tape.below(16) / 16
-        self.phase, self.end = Phase.CREATED, 0  # of the job, and the end of its confirm window
 
     def get(self, name: str, first: int, size: int) -> bytes:
         """`Source.get`."""
         world = self.world
-        if not self.cheat and world.on("shelf", 4) and world.allows(seconds := 1 + world.tape.below(AWAY)):
+        if self.stands is None and world.on("shelf", 4) and world.allows(seconds := 1 + world.tape.below(AWAY)):
             self.away = world.now + seconds
             world.log(f"the server is away for {seconds} s")
-        window = world.spec.confirm_window
+        phase, end = self.stands() if self.stands else (Phase.NONE, 0)
+        turn = end - world.spec.confirm_window * self.share
         gone = {
             "nothing": True,
             "holes": name == "leaves" and self.holes >> (first // 512 % 8) & 1,
-            "late": world.now < (self.end or 10**12) - window * self.share,
-            "early": self.phase is Phase.DELIVERING and world.now > self.end - window * self.share,
+            "late": phase is Phase.CLAIMED or world.now < turn,
+            "early": phase is Phase.DELIVERING and world.now > turn,
         }
         path = self.folder / name
         if self.away > world.now or gone.get(self.manner) or not path.exists():

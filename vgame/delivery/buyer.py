@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
 from functools import partial
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,12 @@ from vgame.delivery.rules import (
     Duty,
     Place,
     Snapshot,
+    Unaffordable,
     affordable,
     confirming,
     declining,
     look_end,
+    may_pass,
     overdue,
     probing,
     raising,
@@ -104,14 +107,8 @@ class Buyer:
         self, game: Game, job: bytes, elements: list[int], get: Get, folder: Path, record: Callable[[int], Any],
         progress: Progress = lambda done, total: None, terms: JobSpec | None = None,
     ) -> None:  # fmt: skip
-        self.game, self.job, self.shape, self.get, self.folder, self.record = (
-            game,
-            job,
-            Shape(elements),
-            get,
-            folder,
-            record,
-        )
+        self.game, self.job, self.shape = game, job, Shape(elements)
+        self.get, self.folder, self.record = get, folder, record
         self.progress, self.terms = progress, terms
         self._lasting = Lasting(game.chain)
         self._fetched: tuple[Offer, SealedFolder] | None = None
@@ -295,22 +292,22 @@ class Buyer:
         if self.game.wallet is not None and (late := _call(self.job, overdue(s))) and self._attempt(*late):
             return
         own = self.game.wallet is not None and self.game.wallet.address == s.job.client
-        unpaid = self._raise_prices(s) if own else []
+        failed = self._raise_prices(s) if own else {}
         try:
             with self._until(look_end(s), s.job):
                 self._complaining(self.fetch)
         except (Missing, OSError, NotYet) as problem:
             if own:
                 missing = problem if isinstance(problem, Missing) else Missing("", [], all_known=False)
-                self._press(self._read(), missing, unpaid)
+                self._press(self._read(), missing, failed)
             raise
         offer = self.game.offer_hash(astuple(self._fetched[0])) if self._fetched else None
         if own and confirming(s := self._read(), offer).due:
             self._attempt("confirm", self.job, s.exchange.offer)
 
-    def _press(self, s: Snapshot, missing: Missing, unpaid: Collection[int] = ()) -> None:
-        """Requests in time, `decline` where they cannot help any more, or cannot be paid. `unpaid`: requests below the
-        base fee that cannot be raised, which the trainer may drop."""
+    def _press(self, s: Snapshot, missing: Missing, failed: Mapping[int, VgameError] = MappingProxyType({})) -> None:
+        """Requests in time, `decline` where they cannot help any more, or cannot be paid. `failed`: requests below the
+        base fee whose price was not raised, which the trainer may drop."""
         if not undecided(s):
             return
         wanted, problem = unrequested(s, missing.chunks), None
@@ -324,9 +321,10 @@ class Buyer:
             problem = error
         s = self._read()  # each request has taken a block, or more
         late = _call(self.job, overdue(s))
-        waits = isinstance(problem, Paused) or (late is not None and self.game.was_sent(*late))
-        lacking = bool(wanted) or not missing.all_known or any(r.index in unpaid for r in s.open)
-        if declining(s, lacking, waits).due:
+        problems = [problem, *(failed[r.index] for r in s.open if r.index in failed)]
+        waits = any(isinstance(p, Paused) for p in problems) or (late is not None and self.game.was_sent(*late))
+        lacking = bool(wanted) or not missing.all_known or len(problems) > 1
+        if declining(s, lacking, waits).due and not (may_pass(problems) and requesting(s, s.now)):
             self._attempt("decline", self.job, s.exchange.offer)
         elif problem:
             raise problem
@@ -341,7 +339,7 @@ class Buyer:
         return [secrets.choice(wanted)] if probing(s) else []
 
     def _request(self, s: Snapshot, index: int, tensor: int, chunk: int) -> None:
-        """ChainError where it cannot be paid. A request that was sent is made, until a later look shows otherwise."""
+        """Unaffordable where it cannot be paid. A request that was sent is made, until a later look shows otherwise."""
         price = STEADY * s.base
         cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
         self._check_funds(cost, tensor, chunk)
@@ -352,9 +350,9 @@ class Buyer:
             if not self.game.was_sent(*call):
                 raise
 
-    def _raise_prices(self, s: Snapshot) -> list[int]:
-        """The requests that cannot be raised; they stop nothing."""
-        unpaid = []
+    def _raise_prices(self, s: Snapshot) -> dict[int, VgameError]:
+        """The requests that were not raised, and why; they stop nothing."""
+        failed: dict[int, VgameError] = {}
         for duty in raising(s):
             request = duty.request
             assert request is not None
@@ -363,21 +361,19 @@ class Buyer:
                 self._check_funds(cost := gas * (duty.price - request.price), request.tensor, request.chunk)
                 place = (request.index, request.tensor, request.chunk)
                 self._attempt("raise", self.job, *place, duty.price, value=cost)
-            except Paused:
-                pass
-            except VgameError:
-                unpaid.append(request.index)
-        return unpaid
+            except VgameError as problem:
+                failed[request.index] = problem
+        return failed
 
     def _check_funds(self, cost: int, tensor: int, chunk: int) -> None:
-        """ChainError where the account cannot pay it, or could not decline any more; what the contract owes is taken
+        """Unaffordable where the account cannot pay it, or could not decline any more; what the contract owes is taken
         first, and Paused if that waits."""
         base, tip = self.game.chain.fees()
         needed, address = cost + 2 * CALL_GAS * (2 * base + tip), self.game.wallet.address
         if self.game.chain.balance(address) < needed and self.game.credits(address):
             self._send("withdraw", address)
         if (owned := self.game.chain.balance(address)) < needed:
-            raise ChainError(
+            raise Unaffordable(
                 f"{address} has {owned} wei; {needed} are needed to request chunk {chunk} of tensor {tensor} and still "
                 "decline: send it some ether, or the delivery is declined for three quarters of the reward"
             )

@@ -6,7 +6,7 @@ no chain, no clock, no files; `read` alone asks the chain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -15,11 +15,16 @@ from vgame.chain.final import MOMENT
 from vgame.chain.game import Game
 from vgame.chain.pauses import PAUSE
 from vgame.chain.records import Exchange, Job, Phase, Request
+from vgame.errors import ChainError, Paused, VgameError
 
 MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
 WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
 STEADY = 4  # times the base fee that a request's price still holds
 Place = tuple[int, int]  # tensor, chunk
+
+
+class Unaffordable(ChainError):
+    """The account cannot pay a call and still decline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +226,11 @@ def declining(s: Snapshot, lacking: bool, waits: bool = False) -> Duty:
     begun = s.exchange.until - (min(2 * int(PAUSE), s.margin) if waits else s.margin)
     due = undecided(s) and s.now >= begun and lacking and s.held >= min(MOMENT, s.margin // 8)
     return Duty("decline", due, "more is missing than is requested", s.exchange.until, begun)
+
+
+def may_pass(problems: Iterable[VgameError | None]) -> bool:
+    """Is one of them neither a lack of money nor a pause? An endpoint's error is no reason to decline at once."""
+    return any(problem is not None and not isinstance(problem, Unaffordable | Paused) for problem in problems)
 
 
 def confirming(s: Snapshot, offer: bytes | None) -> Duty:
