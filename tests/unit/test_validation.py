@@ -73,6 +73,12 @@ def test_every_form_of_an_optimizer(name: str) -> None:
     assert report(task(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)), optimizer=OPTIMIZERS[name])).complete
 
 
+def test_a_mean_of_squares_is_drawn_above_the_square_of_a_mean() -> None:
+    """Of so many elements the difference of some had no digits left, when both were drawn alike."""
+    model = nn.Sequential(nn.Linear(6, 4000), nn.Tanh(), nn.Linear(4000, 4))
+    assert report(task(model, optimizer=OPTIMIZERS["rmsprop"])).complete
+
+
 def test_parameters_that_are_frozen_for_a_while() -> None:
     assert report(task(frozen={"0.*": 5, "4.bias": (3, 4)}, clip=0.5, average="equal")).complete
 

@@ -327,7 +327,8 @@ class _Validation:
 
     def _slots(self, at: user.AtStep, name: str, gradient: T, state: Sequence[T], signed: bool) -> dict[str, T]:
         """The slots of a parameter: the initial ones, or random ones at the scale of its gradient or of its square, not
-        near 0."""
+        near 0. A mean of squares is greater than the square of a mean, as in every run: the root of their difference
+        has no digits where they are equal (RMSprop with `centered`)."""
         found, fresh = {}, not at.begun(name)
         for full, place in self.places.items():
             slot, _, owner = full.partition(".")
@@ -340,7 +341,8 @@ class _Validation:
                 continue
             size = float(gradient.square().mean().sqrt()) or 1e-3
             squares = at.is_square(slot)
-            value = (size * size if squares else size) * (0.5 + self._uniform(self.shapes[full]))
+            drawn = self._uniform(self.shapes[full])
+            value = size * size * (2.5 + drawn) if squares else size * (0.5 + drawn)
             sign = 1 - 2 * (self._uniform(self.shapes[full]) < 0.5).float() if signed and not squares else 1
             found[slot] = value * sign
         return found
