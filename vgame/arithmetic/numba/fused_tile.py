@@ -1,15 +1,15 @@
 """LLVM code for operations that numba's loops cannot express: a tile of sums in registers, a panel of widened rows, the
 modes of the processor's arithmetic.
 
-In: sizes that are constants when a loop is compiled, arrays and places in them. Out: the results of `fused_tile` and
-`widen_panel`. One source for all processors: LLVM maps vectors of any length to registers, and `llvm.fma` to one
+In: sizes that are constants when a loop is compiled, arrays and places in them. Out: the results of `fused_tile`,
+`widen_panel` and `widen_across`. One source for all processors: LLVM maps vectors of any length to registers, and `llvm.fma` to one
 instruction if the processor has it (`form_of`). No operation may be reassociated or flushed. Used by numba/products.py.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,10 +58,24 @@ class Code:
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> None:
         self.context, self.builder, self.types, self.arguments = context, builder, signature.args, arguments
 
-    def place(self, array: int, index: int) -> Any:
-        """The address of word arguments[index] of the array arguments[array]."""
+    def place(self, array: int, index: int | None = None) -> Any:
+        """The address of word arguments[index] of the array arguments[array], or of its first word."""
         data = self.context.make_array(self.types[array])(self.context, self.builder, self.arguments[array]).data
-        return self.builder.gep(data, [self.arguments[index]])
+        return data if index is None else self.builder.gep(data, [self.arguments[index]])
+
+    def rows(self, which: Iterable[int]) -> list[Any]:
+        """Where rows of `widen_panel` begin."""
+        memory, table, begins = self.place(2), self.place(3), []
+        for i in which:
+            number = self.builder.add(self.arguments[4], self.number(i))
+            inside = self.builder.icmp_signed("<", number, self.arguments[5])
+            chosen = self.builder.select(inside, number, self.arguments[5])
+            begins.append(self.at(memory, self.builder.load(self.at(table, chosen))))
+        return begins
+
+    def vector(self, array: int, lanes: int) -> Any:
+        """The type of a vector of an array's words."""
+        return ir.VectorType(self.context.get_data_type(self.types[array].dtype), lanes)
 
     def at(self, place: Any, offset: Any) -> Any:
         return self.builder.gep(place, [offset if isinstance(offset, ir.Value) else self.number(offset)])
@@ -75,6 +89,40 @@ class Code:
 
     def store(self, value: Any, place: Any) -> None:
         self.builder.store(value, self.builder.bitcast(place, value.type.as_pointer()), align=_width(value.type) // 8)
+
+    def lanes(self, a: Any, b: Any, which: Iterable[int]) -> Any:
+        """The lanes `which` of the vector a, and b behind it."""
+        chosen = list(which)
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(chosen)), chosen))
+
+    def joined(self, vectors: Sequence[Any]) -> Any:
+        """One vector of several of equal length."""
+        whole, *others = vectors
+        for i, other in enumerate(others, start=1):
+            length = other.type.count
+            longer = self.lanes(other, other, [*range(length), *[0] * (length * (i - 1))])
+            whole = self.lanes(whole, longer, range(length * (i + 1)))
+        return whole
+
+    def transposed(self, vectors: Sequence[Any]) -> list[Any]:
+        """Vector k, lane i of what vector i, lane k is; in vectors that are longer, in each part of the length."""
+        held, distance = list(vectors), len(vectors) // 2
+        everywhere = range(held[0].type.count)
+        while distance:
+            low = [j + len(everywhere) - distance if j & distance else j for j in everywhere]
+            high = [j + len(everywhere) if j & distance else j + distance for j in everywhere]
+            for i in (i for i in range(len(held)) if not i & distance):
+                a, b = held[i], held[i + distance]
+                held[i], held[i + distance] = self.lanes(a, b, low), self.lanes(a, b, high)
+            distance //= 2
+        return held
+
+    def widened(self, words: Any, out: Any, total: Any) -> Any:
+        """Store words in binary64; the total of their squares."""
+        wide = _wide(words.type.count)
+        value = words if words.type == wide else self.builder.fpext(words, wide)
+        self.store(value, out)
+        return self.fma(value, value, total)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """RN64(a * b + c), lane by lane."""
@@ -123,6 +171,10 @@ class Code:
         known = (ir.Constant(_I32, value) for value in (1, 3, 1))  # to write, in all caches, data
         call = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
         self.builder.call(call, [address, *known])
+
+
+def _wide(lanes: int) -> Any:
+    return ir.VectorType(_DOUBLE, lanes)
 
 
 def _width(vector: Any) -> int:
@@ -174,47 +226,61 @@ def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, 
 
 
 @intrinsic(prefer_literal=True)
-def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms, y, to, squares, st):
+def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms, y, to, squares):
     """y[to + k * width + i] = x[row_i + columns[ct + k]] in binary64, row_i = rows[min(first + i, last)], i < width.
 
-    squares[st + i]: the row's sum of squares over k = 0 .. terms-1. beside: row_i = row_0 + i. x: binary32 or binary64.
+    squares[i]: the row's sum of squares continued over k = 0 .. terms-1. beside: so many neighbouring rows lie beside
+    each other, row_(i+1) = row_i + 1; it divides the width. x: binary32 or binary64.
     """
-    integer = types.intp
-    given = width, beside, x, rows, integer, integer, columns, integer, integer, y, integer, squares, integer
-    count, in_line = width.literal_value, beside.literal_value
-    wide = ir.VectorType(_DOUBLE, count)
+    count, together = width.literal_value, beside.literal_value
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, signature, arguments)
-        narrow = ir.VectorType(context.get_data_type(x.dtype), count)
-        memory = context.make_array(x)(context, builder, arguments[2]).data
-        begins = []
-        for i in range(1 if in_line else count):
-            number = builder.add(arguments[4], code.number(i))
-            inside = builder.icmp_signed("<", number, arguments[5])
-            chosen = builder.select(inside, number, arguments[5])
-            table = context.make_array(rows)(context, builder, arguments[3]).data
-            begins.append(code.at(memory, builder.load(code.at(table, chosen))))
+        begins, narrow, wide = code.rows(range(0, count, together)), code.vector(2, together), _wide(count)
+
+        def step(column: Any, out: Any, total: Any) -> list[Any]:
+            places = [code.at(begin, builder.load(column)) for begin in begins]
+            words = code.joined([code.load(place, narrow) for place in places])
+            return [code.at(column, 1), code.at(out, count), code.widened(words, out, total)]
+
+        start = [code.place(6, 7), code.place(9, 10), code.load(code.place(11), wide)]
+        *_, total = code.loop(arguments[8], start, step)
+        code.store(total, code.place(11))
+        return context.get_dummy_value()
+
+    return types.void(*_given(width, beside, x, rows, columns, y, squares)), generate
+
+
+@intrinsic(prefer_literal=True)
+def widen_across(typing, width, along, x, rows, first, last, columns, ct, blocks, y, to, squares):
+    """As `widen_panel`, for blocks * along terms, where the words of each block of `along` terms lie beside each other:
+    whole vectors of every row are read, and transposed in registers. along: a power of two."""
+    count, length = width.literal_value, along.literal_value
+
+    def generate(context, builder, signature, arguments):
+        code = Code(context, builder, signature, arguments)
+        begins, narrow, groups = code.rows(range(count)), code.vector(2, length), -(-count // length)
 
         def step(column: Any, out: Any, total: Any) -> list[Any]:
             place = builder.load(column)
-            if in_line:
-                words = code.load(code.at(begins[0], place), narrow)
-            else:
-                words = ir.Constant(narrow, ir.Undefined)
-                for i, begin in enumerate(begins):
-                    word = builder.load(code.at(begin, place))
-                    words = builder.insert_element(words, word, ir.Constant(_I32, i))
-            value = words if narrow == wide else builder.fpext(words, wide)
-            code.store(value, out)
-            return [code.at(column, 1), code.at(out, count), code.fma(value, value, total)]
+            vectors = [code.load(code.at(begin, place), narrow) for begin in begins]
+            vectors += [ir.Constant(narrow, ir.Undefined)] * (groups * length - count)
+            for k, words in enumerate(code.transposed([code.joined(vectors[i::length]) for i in range(length)])):
+                total = code.widened(code.lanes(words, words, range(count)), code.at(out, k * count), total)
+            return [code.at(column, length), code.at(out, length * count), total]
 
-        start = [code.place(6, 7), code.place(9, 10), ir.Constant(wide, None)]
+        start = [code.place(6, 7), code.place(9, 10), code.load(code.place(11), _wide(count))]
         *_, total = code.loop(arguments[8], start, step)
-        code.store(total, code.place(11, 12))
+        code.store(total, code.place(11))
         return context.get_dummy_value()
 
-    return types.void(*given), generate
+    return types.void(*_given(width, along, x, rows, columns, y, squares)), generate
+
+
+def _given(width, beside, x, rows, columns, y, squares) -> tuple:
+    """The types of the arguments of `widen_panel` and `widen_across`."""
+    integer = types.intp
+    return width, beside, x, rows, integer, integer, columns, integer, integer, y, integer, squares
 
 
 # --- the modes of the processor's arithmetic: rounding to nearest, nothing flushed to zero ---

@@ -5,8 +5,9 @@ K is divided into equal blocks of at most CHAIN terms; in a block x = RN64(a * b
 sums are added, one after the other. Proof: docs/numerics-products.md, section 13. Twin: the library's products
 (arithmetic/vendor.py), which `own_kernels(False)` selects.
 
-The panels of both operands are widened once for a block and stay in the second cache, a panel of b in the first one,
-and a tile of sums in registers (fused_tile.py). Words beyond the last row or column are computed and discarded.
+The panels of some rows of a are widened for a block and stay in the second cache, a panel of b in the first one, and a
+tile of sums in registers (fused_tile.py). A panel of b is widened where it is needed first. Words beyond the last row
+or column are computed and discarded.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from vgame.arithmetic.numba.fused_tile import (
     form_of,
     fused_tile,
     keep_apart,
+    widen_across,
     widen_panel,
 )
 from vgame.arithmetic.workspace import scratch
 
 #: Largest number of terms in a chain of multiply-adds.
 CHAIN = 256
-#: Words of a's panels that are reused together: half of a second cache of 512 KiB.
+#: Words of a's panels that are reused together, at least: half of a second cache of 512 KiB.
 NEAR = 1 << 15
+#: Terms that are transposed at a time; rows that are read together where they lie beside each other.
+ALONG, FEW = 8, 4
 
 #: (memory, begins of its rows (int64), offsets of the terms of a row (int64)).
 Places = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -81,25 +85,54 @@ def terms_of(length: int) -> int:
 @cache
 def _packing(size: int) -> Callable[..., None]:
     """The loop that widens rows into panels of `size` rows."""
+    few = FEW if size % FEW == 0 else 1
 
     @compile_loop
-    def pack(x, rows, columns, first, terms, y, squares, counted, sums):
-        """y: for each panel and k = 0 .. terms-1, word first + k of all its rows, side by side. `counted`: whether the
-        rows' squares are added up, starting at first = 0."""
-        for p in range(0, rows.size, size):
+    def lie_beside(rows, first, last, together):
+        """Whether the rows first..last are runs of `together` rows that lie beside each other."""
+        beside = (last + 1 - first) % together == 0
+        for i in range(first, last):
+            beside = beside and (rows[i + 1] == rows[i] + 1 or (i + 1 - first) % together == 0)
+        return beside
+
+    @compile_loop
+    def pack(x, rows, columns, ahead, first, terms, span, y, to, squares, counted, sums):
+        """y from y[to] on: for each panel of the rows in span and k = 0 .. terms-1, word first + k of all its rows,
+        side by side. `counted`: whether the rows' squares are added up, starting at first = 0."""
+        begin, end = span
+        for p in range(begin, min(end, rows.size), size):
             last = min(p + size, rows.size) - 1
-            beside = last - p == size - 1
-            for i in range(p, last):
-                beside = beside and rows[i + 1] == rows[i] + 1
-            if beside:
-                widen_panel(size, True, x, rows, p, last, columns, first, terms, y, p * terms, sums, 0)
+            sums[:size] = 0.0
+            if last - p == size - 1 and lie_beside(rows, p, last, size):
+                widen_panel(size, size, x, rows, p, last, columns, first, terms, y, to, sums)
+            elif last - p == size - 1 and lie_beside(rows, p, last, few):
+                widen_panel(size, few, x, rows, p, last, columns, first, terms, y, to, sums)
             else:
-                widen_panel(size, False, x, rows, p, last, columns, first, terms, y, p * terms, sums, 0)
+                k = 0
+                while k < terms:
+                    blocks, after = ahead[k] // ALONG, k
+                    if blocks:
+                        after += blocks * ALONG
+                        widen_across(size, ALONG, x, rows, p, last, columns, first + k, blocks, y, to + k * size, sums)
+                    else:
+                        while after < terms and ahead[after] < ALONG:
+                            after += 1
+                        widen_panel(size, 1, x, rows, p, last, columns, first + k, after - k, y, to + k * size, sums)
+                    k = after
             if counted:
                 for i in range(p, last + 1):
                     squares[i] = sums[i - p] if first == 0 else squares[i] + sums[i - p]
+            to += size * terms
 
     return pack
+
+
+@compile_loop
+def _look_ahead(columns, first, terms, ahead):
+    """ahead[k]: how many of the terms from first + k to first + terms - 1 lie beside each other."""
+    for k in range(terms - 1, -1, -1):
+        goes_on = k + 1 < terms and columns[first + k + 1] == columns[first + k] + 1
+        ahead[k] = ahead[k + 1] + 1 if goes_on else 1
 
 
 @cache
@@ -109,51 +142,65 @@ def loop_of(form: Form) -> Callable[..., None]:
     pack_a, pack_b = _packing(height), _packing(width)
 
     @compile_loop
-    def multiply_panels(a, b, shape, terms, more, sums, start, near):
-        """sums [rows, columns] from sums[start] on = (their old values if `more`, plus) the chains of two operands'
-        panels, `near` rows of a at a time."""
-        rows, columns = shape
-        corner = np.empty(height * width)
-        for top in range(0, rows, near):
-            for n in range(0, columns, width):
-                for m in range(top, min(top + near, rows), height):
-                    at = start + m * columns + n
-                    if m + height <= rows and n + width <= columns:
-                        fused_tile(height, vectors, lanes, a, m * terms, b, n * terms, sums, at, columns, terms, more)
-                        continue
-                    fused_tile(height, vectors, lanes, a, m * terms, b, n * terms, corner, 0, width, terms, False)
-                    for i in range(min(height, rows - m)):
-                        for j in range(min(width, columns - n)):
-                            to, value = at + i * columns + j, corner[i * width + j]
-                            sums[to] = sums[to] + value if more else value
+    def multiply_panels(a, b, rows, columns, terms, more, sums, start, apart, corner):
+        """sums [rows, columns] from sums[start] on, lines `apart` words apart, = (their old values if `more`, plus) the
+        chains of panels of a, which begin at a[0], and of one panel of b."""
+        for m in range(0, rows, height):
+            at = start + m * apart
+            if m + height <= rows and columns == width:
+                fused_tile(height, vectors, lanes, a, m * terms, b, 0, sums, at, apart, terms, more)
+                continue
+            fused_tile(height, vectors, lanes, a, m * terms, b, 0, corner, 0, width, terms, False)
+            for i in range(min(height, rows - m)):
+                for j in range(columns):
+                    to, value = at + i * apart + j, corner[i * width + j]
+                    sums[to] = sums[to] + value if more else value
 
     @compile_loop
-    def multiply_all(a, b, shape, chain, sums, squares, panels):
+    def multiply_all(a, b, shape, chain, sums, squares, panels, near, kept):
         keep_apart()
         x, x_rows, x_columns = a
         y, y_rows, y_columns = b
         batch, rows, columns = shape
-        beside = np.empty(max(height, width))
-        near = max(1, NEAR // (chain * height)) * height
+        beside, corner = np.empty(max(height, width)), np.empty(height * width)
+        ahead_a, ahead_b = np.empty(chain, np.int64), np.empty(chain, np.int64)
         for i in range(batch):
             own_a, own_b = i == 0 or x_rows.size > rows, i == 0 or y_rows.size > columns
             u, v = i * rows if x_rows.size > rows else 0, i * columns if y_rows.size > columns else 0
+            part_a, part_b = x_rows[u : u + rows], y_rows[v : v + columns]
+            squares_a, squares_b = squares[0][u : u + rows], squares[1][v : v + columns]
             for first in range(0, x_columns.size, chain):
                 terms = min(chain, x_columns.size - first)
-                if own_a or terms < x_columns.size:  # else the panels still hold it
-                    part, squares_a = x_rows[u : u + rows], squares[0][u : u + rows]
-                    pack_a(x, part, x_columns, first, terms, panels[0], squares_a, own_a, beside)
-                if own_b or terms < x_columns.size:
-                    part, squares_b = y_rows[v : v + columns], squares[1][v : v + columns]
-                    pack_b(y, part, y_columns, first, terms, panels[1], squares_b, own_b, beside)
-                multiply_panels(*panels, (rows, columns), terms, first > 0, sums, i * rows * columns, near)
+                _look_ahead(x_columns, first, terms, ahead_a)
+                _look_ahead(y_columns, first, terms, ahead_b)
+                for top in range(0, rows, near):
+                    at_a = top * terms if kept[0] else 0
+                    if own_a or not kept[0]:  # else the panels still hold it
+                        span = top, top + near
+                        pack_a(
+                            x, part_a, x_columns, ahead_a, first, terms, span, panels[0], at_a, squares_a, own_a, beside
+                        )
+                    for n in range(0, columns, width):
+                        at_b = n * terms if kept[1] else 0
+                        if top == 0 and (own_b or not kept[1] or terms < x_columns.size):
+                            span = n, n + width
+                            pack_b(
+                                y, part_b, y_columns, ahead_b, first, terms, span, panels[1], at_b, squares_b, own_b,
+                                beside,
+                            )  # fmt: skip
+                        at, more = (i * rows + top) * columns + n, first > 0
+                        height_here, width_here = min(near, rows - top), min(width, columns - n)
+                        multiply_panels(
+                            panels[0][at_a:], panels[1][at_b:], height_here, width_here, terms, more, sums, at, columns,
+                            corner,
+                        )  # fmt: skip
 
     @compile_loop
-    def multiply(a, b, shape, chain, sums, squares, panels):
+    def multiply(a, b, shape, chain, sums, squares, panels, near, kept):
         """sums [B, M, N] of the products of the rows of a and b, in chains; the sum of squares of each row of a and
         b."""
         modes = begin_modes()
-        multiply_all(a, b, shape, chain, sums, squares, panels)
+        multiply_all(a, b, shape, chain, sums, squares, panels, near, kept)
         end_modes(modes)
 
     return multiply
@@ -171,13 +218,19 @@ def bind(
     of the rows of a and b, where Ba and Bb are B or 1. `take` provides the memory of its panels."""
     tiles = tiles or form()
     assert tiles is not None, "a processor with fused multiply-adds"
-    chain = chain_of(a[2].size)
-    panels = [
+    batch, rows, columns = sums.shape
+    length = a[2].size
+    chain = chain_of(length)
+    near = -(-NEAR // (chain * tiles.rows)) * tiles.rows
+    again = batch > 1 and length <= chain  # then a shared operand's panels serve all batches
+    kept = again and a[1].size == rows, rows > near or (again and b[1].size == columns)
+    sizes = (tiles.rows, rows if kept[0] else min(rows, near)), (tiles.columns, columns if kept[1] else 1)
+    panels = tuple(
         take(f"panels {side}", (-(-count // size) * size * chain,), torch.float64, sums.device).numpy()
-        for side, count, size in zip("ab", sums.shape[1:], (tiles.rows, tiles.columns), strict=True)
-    ]
+        for side, (size, count) in zip("ab", sizes, strict=True)
+    )
     flat = tuple(x.view(-1).numpy() for x in squares)
-    return partial(loop_of(tiles), a, b, tuple(sums.shape), chain, sums.view(-1).numpy(), flat, tuple(panels))
+    return partial(loop_of(tiles), a, b, tuple(sums.shape), chain, sums.view(-1).numpy(), flat, panels, near, kept)
 
 
 def multiply(a: Places, b: Places, sums: Tensor, squares: tuple[Tensor, Tensor]) -> None:
