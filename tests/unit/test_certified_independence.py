@@ -17,6 +17,7 @@ from perturbed import KINDS, perturbed_products
 from wide import of_many
 
 from vgame.arithmetic.certified import counting, dot, one_hot_sum, reversed_order, sum_rows
+from vgame.arithmetic.numba.compiled import compiled
 from vgame.arithmetic.torch import exact as exact_tier
 from vgame.arithmetic.torch import one_hot, products, rounding_test, row_facts, sums
 
@@ -129,7 +130,8 @@ def test_the_tail_is_needed(monkeypatch):
     a = torch.tensor([[2.0**24, 1.0, 2.0**-149], [2.0**24 + 2, 1.0, -(2.0**-149)]])
     assert words(sum_rows(a)) == sum_words(a)
     monkeypatch.setattr(exact_tier, "round_to_odd", lambda head, tail: head)
-    assert words(sum_rows(a)) != sum_words(a)
+    with compiled(False):
+        assert words(sum_rows(a)) != sum_words(a)
 
 
 def test_the_report_of_uncertainty_is_needed(monkeypatch):
@@ -137,7 +139,8 @@ def test_the_report_of_uncertainty_is_needed(monkeypatch):
     a = torch.tensor(list(permutations([2.0**24, 1.0, 2.0**-149, 2.0**-30, -(2.0**-30)])))
     assert words(sum_rows(a)) == sum_words(a)
     monkeypatch.setattr(exact_tier, "_is_certain", lambda head, tail, error: torch.ones_like(head, dtype=torch.bool))
-    assert words(sum_rows(a)) != sum_words(a)
+    with compiled(False):
+        assert words(sum_rows(a)) != sum_words(a)
 
 
 def test_zeros_are_made_positive():

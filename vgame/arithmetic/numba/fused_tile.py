@@ -2,8 +2,9 @@
 modes of the processor's arithmetic.
 
 In: sizes that are constants when a loop is compiled, arrays and places in them. Out: the results of `fused_tile`,
-`widen_panel` and `widen_across`. One source for all processors: LLVM maps vectors of any length to registers, and `llvm.fma` to one
-instruction if the processor has it (`form_of`). No operation may be reassociated or flushed. Used by numba/products.py.
+`widen_panel` and `widen_across`. One source for all processors: LLVM maps vectors of any length to registers, and
+`llvm.fma` to one instruction if the processor has it (`form_of`). No operation may be reassociated or flushed. Used by
+numba/products.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.certificate import tally
-from vgame.arithmetic.indexed_matrix import IndexedMatrix
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, places_of
 from vgame.arithmetic.numba.filtering import (
     WORDS,
     bound_patches,
@@ -128,7 +128,11 @@ class FilteredTile(DigitTile):
         bound_patches(squares.numpy(), right[0].numpy(), self.norm_b[0].numpy())
         self.norm_a = 3.0 * norms.unsqueeze(0)
         p = scratch("product", (WORDS, rows, tiles), torch.float64, device)
-        vendor().product(u, v.mT, p)
+        if self.multiply:
+            unused = (torch.empty(WORDS, size, dtype=torch.float64) for size in (rows, tiles))
+            self.multiply(places_of(u), places_of(v.mT), p, tuple(unused))
+        else:
+            vendor().product(u, v.mT, p)
         self.sums = scratch("sums", tuple(self.out.shape), torch.float64, device)
         transform_products(p.numpy(), patches.width, self.sums[0].numpy())
         return (norms * weigh(channels + 11)).view(1, -1, 1), right.unsqueeze(1)

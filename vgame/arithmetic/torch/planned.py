@@ -22,10 +22,10 @@ from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.exact import ExactProducts
 from vgame.arithmetic.torch.products import Tile, part_of, shared_tiles
 from vgame.arithmetic.torch.rounding_test import weigh
-from vgame.arithmetic.torch.sums import COMPILED_BLOCK, runs_of, spread_of, terms_of_a_sum
+from vgame.arithmetic.torch.sums import bind_sums, runs_of
 from vgame.arithmetic.vendor import bind_product
 from vgame.arithmetic.workspace import Workspace, lines, wide_memory
-from vgame.system.threads import each, portions
+from vgame.system.threads import each
 
 Call = Callable[[], object]
 
@@ -139,20 +139,4 @@ def plan_sum(a: Tensor | IndexedMatrix, out: Tensor) -> Call:
     """As sums.sum_rows, of the rows of a [1, R, K] into out [R]; a folded one has long runs."""
     source = runs_of(a)[0]
     assert source is not None, "the compiled loops add up"
-    (x, begins, starts, run, step), (_, count, length) = source, a.shape
-    columns = (starts[:, None] + np.arange(run) * step).reshape(-1)
-    sums, sizes, found = np.empty(count), np.empty(count), np.empty(count, np.int64)
-    bounds = torch.from_numpy(sizes).view(1, -1), torch.full((1, 1), SLACK, dtype=torch.float64)
-    one = np.ones(1, np.float32), np.zeros(1, np.int64), np.zeros_like(columns)
-    exact = ExactProducts((x, begins, columns), one, bounds, weigh(length), out.view(1, -1, 1))
-    weight = weigh(terms_of_a_sum(starts.size, run))
-    rest = starts, run, step, COMPILED_BLOCK, weight, spread_of(length), out.numpy(), sums, sizes, found
-
-    def part(first: int, last: int) -> None:
-        number = compiled_rounding.sum_rows_between(x, begins, *rest, first, last)
-        if number:
-            exact(exact.in_order(found[first : first + number]), 0, number)
-        tally(last - first, 0, number)
-
-    jobs = [partial(part, *span) for span in portions(count, length)]
-    return jobs[0] if len(jobs) == 1 else partial(each, jobs)
+    return bind_sums(source, out)

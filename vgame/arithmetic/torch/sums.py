@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -22,12 +23,13 @@ from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.remainders import remainders
-from vgame.arithmetic.torch.exact import Rows, Terms, exact_sums, exhaust
+from vgame.arithmetic.torch.exact import Rows, Terms, exact_sums
 from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import enclose, hard_part, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
+from vgame.system.threads import each, portions
 
 #: Rows of fewer terms are tested for exactness before the rounding test; rows of at least TWO_STAGES are added in
 #: blocks.
@@ -40,6 +42,10 @@ TRANSPOSED = 8
 LEAST_RUN = 16
 #: Offset of the only run of a whole row.
 AT_ONCE = np.zeros(1, np.int64)
+#: Largest length of rows whose ones lie in memory, so that they are not collected.
+MOST_ONES = 1 << 16
+#: An error that leaves no sum certain before the last digit.
+NEVER_CERTAIN = math.inf
 
 
 def narrow_rows(a: Matrix) -> Tensor:
@@ -77,7 +83,7 @@ def sum_rows(a: Matrix) -> Tensor:
         return sums.sum_rows(a)
     source, rows = runs_of(a)
     if source is not None:
-        return _sum_compiled(source, a.shape, lambda r: some_rows(rows, r))
+        return _sum_compiled(source, a.shape)
     out = torch.empty(rows.shape[0], dtype=torch.float32, device=a.device)
     for r in spans(rows.shape[0], max(1, sum_size(a.device) // rows.shape[1])):
         _sum_tile(rows[r], out[r])
@@ -96,11 +102,6 @@ def partial_sums(a: Matrix) -> tuple[Tensor, Tensor, int]:
     block = block_length(rows.shape[1])
     sums, magnitude = (torch.cat(x) for x in zip(*pieces, strict=True))
     return sums, magnitude, block + -(-rows.shape[1] // block) - 1
-
-
-def some_rows(rows: Matrix, chosen: Tensor) -> Tensor:
-    """Rows of [R, K] or [1, R, K], contiguous."""
-    return rows.some(chosen.numpy()) if isinstance(rows, IndexedMatrix) else rows[chosen]
 
 
 def runs_of(a: Matrix) -> tuple[tuple | None, Matrix]:
@@ -126,25 +127,49 @@ def block_length(length: int) -> int:
     return length if length < TWO_STAGES else 1 << length.bit_length() // 2
 
 
-def _sum_compiled(source: tuple, shape: tuple[int, ...], rows_at: Callable[[Tensor], Tensor]) -> Tensor:
-    """Twin of _sum_tile; rows_at: some rows of [R, K] as a tensor."""
-    count, length = math.prod(shape[:-1]), shape[-1]
-    out = torch.empty(count, dtype=torch.float32)
-    weight = weigh(terms_of_a_sum(source[2].size, source[3]))
-    rest, sums, magnitude = compiled_rounding.sum_rows(source, COMPILED_BLOCK, weight, spread_of(length), out)
-    exact, at_a_time = 0, max(1, TILE // length)
-    hard = hard_part(count, rest.device)
-    for some in (hard[r] for r in spans(hard.numel(), at_a_time)):
-        rows = rows_at(some)
-        row_facts(rows.unsqueeze(0), spans(length, TILE))
-        exhaust(_terms_of(rows), torch.arange(len(rows)), magnitude[some] * SLACK)
-    for some in (rest[r] for r in spans(rest.numel(), at_a_time)):
-        rows = rows_at(some)
-        quantum = row_facts(rows.unsqueeze(0), spans(length, TILE))[1][0]
-        out[some], number = settle(_terms_of(rows), sums[some], magnitude[some], quantum)
-        exact += number
-    tally(count, exact, rest.numel() - exact)
+def _sum_compiled(source: tuple, shape: tuple[int, ...]) -> Tensor:
+    """Twin of _sum_tile."""
+    out = torch.empty(math.prod(shape[:-1]), dtype=torch.float32)
+    hard = hard_part(out.numel(), out.device)
+    if hard.numel():
+        bounds = torch.ones(1, out.numel(), dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+        compiled_exact.exact_products(hard, *_factors(source), bounds, NEVER_CERTAIN, out.view(1, -1, 1))
+    bind_sums(source, out)()
     return out.view(shape[:-1])
+
+
+def bind_sums(source: tuple, out: Tensor) -> Callable[[], object]:
+    """A function that fills out [R] with the rounded sums of the rows of `runs_of`."""
+    x, begins, starts, run, step = source
+    count, length = out.numel(), starts.size * run
+    sums, sizes, found = np.empty(count), np.empty(count), np.empty(count, np.int64)
+    bounds = torch.from_numpy(sizes).view(1, -1), torch.full((1, 1), SLACK, dtype=torch.float64)
+    exact = compiled_exact.ExactProducts(*_factors(source), bounds, weigh(length), out.view(1, -1, 1))
+    weight = weigh(terms_of_a_sum(starts.size, run))
+    rest = starts, run, step, COMPILED_BLOCK, weight, spread_of(length), out.numpy(), sums, sizes, found
+
+    def part(first: int, last: int) -> None:
+        number = compiled_rounding.sum_rows_between(x, begins, *rest, first, last)
+        if number:
+            exact(exact.in_order(found[first : first + number]), 0, number)
+        tally(last - first, 0, number)
+
+    jobs = [partial(part, *span) for span in portions(count, length)]
+    return jobs[0] if len(jobs) == 1 else partial(each, jobs)
+
+
+def _factors(source: tuple) -> tuple[tuple, tuple]:
+    """The rows, and a row of ones: sums as products."""
+    memory, begins, starts, run, step = source
+    columns = (starts[:, None] + np.arange(run) * step).reshape(-1)
+    if columns.size > MOST_ONES:
+        return (memory, begins, columns), (_ones(1), AT_ONCE, np.zeros_like(columns))
+    return (memory, begins, columns), (_ones(MOST_ONES), AT_ONCE, np.arange(columns.size))
+
+
+@cache
+def _ones(count: int) -> np.ndarray:
+    return np.ones(count, np.float32)
 
 
 def _terms_of(rows: Tensor) -> Rows:
