@@ -114,7 +114,7 @@ def test_the_sums_of_a_tile_stay_in_registers(name: str, processor: str) -> None
 
     @njit(error_model="numpy")
     def tile(a, b, c, terms):
-        fused_tile(rows, vectors, lanes, a, 0, b, 0, c, 0, columns, terms, False)
+        fused_tile(rows, rows, vectors, lanes, a, 0, b, 0, c, 0, columns, terms, False)
 
     array = types.float64[::1]
     tile.compile((array, array, array, types.intp))

@@ -28,7 +28,7 @@ _DOUBLE, _I32, _BYTE = ir.DoubleType(), ir.IntType(32), ir.IntType(8)
 @dataclass(frozen=True, slots=True)
 class Form:
     """A tile of rows x columns sums: one word of a row at a time is multiplied by the columns, which are in `vectors`
-    registers of `lanes` binary64 each."""
+    registers of `lanes` binary64 each. The last rows of a matrix need one, two or three thirds of a tile."""
 
     rows: int
     vectors: int
@@ -184,15 +184,15 @@ def _width(vector: Any) -> int:
 
 
 @intrinsic(prefer_literal=True)
-def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, more):
+def fused_tile(typing, used, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, more):
     """c[ct + i * apart + j] = (its old value if `more`, plus) the chain of a[at + k * rows + i] * b[bt + k * columns +
-    j].
+    j], i < used <= rows.
 
     A chain over k = 0 .. terms-1: x = 0, then x = RN64(a * b + x). Everything is binary64.
     """
     integer = types.intp
-    given = rows, vectors, lanes, a, integer, b, integer, c, integer, integer, integer, types.boolean
-    height, width, wide = rows.literal_value, vectors.literal_value, ir.VectorType(_DOUBLE, lanes.literal_value)
+    given = used, rows, vectors, lanes, a, integer, b, integer, c, integer, integer, integer, types.boolean
+    height, width, wide = used.literal_value, vectors.literal_value, _wide(lanes.literal_value)
     columns = width * wide.count
 
     def step(code: Code, left: Any, right: Any, *sums: Any) -> list[Any]:
@@ -201,20 +201,20 @@ def fused_tile(typing, rows, vectors, lanes, a, at, b, bt, c, ct, apart, terms, 
         for i in range(height):  # one word of a at a time: LLVM keeps this order, and all words do not fit registers
             word = code.repeat(code.builder.load(code.at(left, i)), wide.count)
             made += [code.fma(word, b, sums[i * width + v]) for v, b in enumerate(held)]
-        return [code.at(left, height), code.at(right, columns), *made]
+        return [code.at(left, rows.literal_value), code.at(right, columns), *made]
 
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, signature, arguments)
-        out, apart, terms = code.place(7, 8), arguments[9], arguments[10]
+        out, apart, terms = code.place(8, 9), arguments[10], arguments[11]
         lines = [code.at(out, builder.mul(apart, code.number(i))) for i in range(height)]
         for line, word in itertools.product(lines, range(0, columns, LINE)):
             code.fetch(code.at(line, word))
-        values = [code.place(3, 4), code.place(5, 6), *[ir.Constant(wide, None)] * (height * width)]
+        values = [code.place(4, 5), code.place(6, 7), *[ir.Constant(wide, None)] * (height * width)]
         two, one = builder.ashr(terms, code.number(1)), builder.and_(terms, code.number(1))
         values = code.loop(two, values, lambda *values: step(code, *step(code, *values)))
         _, _, *sums = code.loop(one, values, lambda *values: step(code, *values))
         places = [code.at(line, v * wide.count) for line in lines for v in range(width)]
-        with builder.if_else(arguments[11]) as (then, otherwise):
+        with builder.if_else(arguments[12]) as (then, otherwise):
             with then:
                 for place, value in zip(places, sums, strict=True):
                     code.store(builder.fadd(code.load(place, wide), value), place)

@@ -139,19 +139,25 @@ def _look_ahead(columns, first, terms, ahead):
 def loop_of(form: Form) -> Callable[..., None]:
     """The loop of all products, with tiles of a form."""
     height, vectors, lanes, width = form.rows, form.vectors, form.lanes, form.columns
-    pack_a, pack_b = _packing(height), _packing(width)
+    assert height % 3 == 0, "thirds of a tile"
+    pack_a, pack_b, part, two = _packing(height), _packing(width), height // 3, height // 3 * 2
 
     @compile_loop
     def multiply_panels(a, b, rows, columns, terms, more, sums, start, apart, corner):
         """sums [rows, columns] from sums[start] on, lines `apart` words apart, = (their old values if `more`, plus) the
         chains of panels of a, which begin at a[0], and of one panel of b."""
         for m in range(0, rows, height):
-            at = start + m * apart
-            if m + height <= rows and columns == width:
-                fused_tile(height, vectors, lanes, a, m * terms, b, 0, sums, at, apart, terms, more)
-                continue
-            fused_tile(height, vectors, lanes, a, m * terms, b, 0, corner, 0, width, terms, False)
-            for i in range(min(height, rows - m)):
+            at, left, place = start + m * apart, rows - m, m * terms
+            used = min(height, -(-left // part) * part)
+            whole = used <= left and columns == width
+            c, ct, line = (sums, at, apart) if whole else (corner, 0, width)
+            if used == height:
+                fused_tile(height, height, vectors, lanes, a, place, b, 0, c, ct, line, terms, more and whole)
+            elif used == part:
+                fused_tile(part, height, vectors, lanes, a, place, b, 0, c, ct, line, terms, more and whole)
+            else:
+                fused_tile(two, height, vectors, lanes, a, place, b, 0, c, ct, line, terms, more and whole)
+            for i in range(0 if whole else min(height, left)):
                 for j in range(columns):
                     to, value = at + i * apart + j, corner[i * width + j]
                     sums[to] = sums[to] + value if more else value

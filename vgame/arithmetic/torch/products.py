@@ -207,8 +207,6 @@ class Tile:
         """As `add_blocks`, by vgame's own kernels, which read the rows in place."""
         self.norm_a, self.norm_b = (torch.empty(x.shape[:2], dtype=torch.float64) for x in (self.a, self.b))
         multiply(places_of(self.a), places_of(self.b), self.sums, (self.norm_a, self.norm_b))
-        if self.looks_exact():
-            self._facts()
         self.norm_a.sqrt_(), self.norm_b.sqrt_()
 
     def _widen(self, side: str, k: slice) -> Tensor:
