@@ -120,7 +120,7 @@ def run_of(table):
     run = 1
     while run < table.size and table[run] == table[run - 1] + 1:
         run += 1
-    if table.size % run:
+    if run == 1 or table.size % run:
         return 1
     for k in range(run, table.size):
         if k % run and table[k] != table[k - 1] + 1:

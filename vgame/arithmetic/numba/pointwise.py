@@ -264,36 +264,40 @@ def _to_bfloat16(word, rest):
     inexact = np.int32((rest > 0.0) | (rest < 0.0)) & (_ONE & ~magnitude)
     away = np.int32((rest > 0.0) == (word >= _NONE))
     odd = magnitude + inexact * (away + away - _ONE)  # to odd
+    return _cut(word, magnitude, odd)
+
+
+@compile_loop
+def _cut(word, magnitude, odd):
+    """The nearest word of 8 bits, ties to even."""
     rounded = ((odd + (_BELOW_HALF + ((odd >> _CUT) & _ONE))) & _KEPT) | (word & ~_MAGNITUDE)
     special = word if magnitude == _NOT_FINITE else _NAN
     return np.int32(special if magnitude >= _NOT_FINITE else rounded)
 
 
 @compile_loop
-def _sum_rest(a, b, out):
-    """A number with the sign of a + b - out, where out = RN32(a + b)."""
-    total = a + b
+def _sum_rest(a, b, total):
+    """a + b - total, which is a binary32 word; total = RN32(a + b)."""
     second = total - a
-    error = (a - (total - second)) + (b - second)
-    rest = total - out
-    return error if rest == 0.0 else rest
+    return (a - (total - second)) + (b - second)
 
 
 @compile_loop
 def _narrow(code, x, y, words, out):
     """out = RN8 of the results of `code`, given their binary32 roundings in `out`; words: the same memory as int32.
 
-    Products of two words are exact in binary64; for sums the error of the rounding to binary64 decides if the binary64
-    value is a binary32 number. The remainders are computed in a separate loop, so that both are vectorised.
+    The rest of a sum is a binary32 word. Products of two words are exact in binary64. The remainders are computed in a
+    separate loop, so that both are vectorised.
     """
+    if code in (ADD, SUB):
+        _narrow_sums(code, x, y, words, out)
+        return
+    if code not in (MUL, DIV, SQRT, ITOF):  # exact in binary32
+        for i in range(out.size):
+            words[i] = _cut(words[i], words[i] & _MAGNITUDE, words[i] & _MAGNITUDE)
+        return
     rests = np.empty(out.size, np.float64)
-    if code == ADD:
-        for i in range(out.size):
-            rests[i] = _sum_rest(np.float64(x[i]), np.float64(y[i]), np.float64(out[i]))
-    elif code == SUB:
-        for i in range(out.size):
-            rests[i] = _sum_rest(np.float64(x[i]), -np.float64(y[i]), np.float64(out[i]))
-    elif code == MUL:
+    if code == MUL:
         for i in range(out.size):
             rests[i] = np.float64(x[i]) * np.float64(y[i]) - np.float64(out[i])
     elif code == DIV:
@@ -303,12 +307,24 @@ def _narrow(code, x, y, words, out):
     elif code == SQRT:
         for i in range(out.size):
             rests[i] = np.float64(x[i]) - np.float64(out[i]) * np.float64(out[i])
-    elif code == ITOF:
+    else:
         integers = x.view(np.int32)
         for i in range(out.size):
             rests[i] = np.float64(integers[i]) - np.float64(out[i])
+    for i in range(out.size):
+        words[i] = _to_bfloat16(words[i], rests[i])
+
+
+@compile_loop
+def _narrow_sums(code, x, y, words, out):
+    """As `_narrow`, for sums and differences."""
+    rests = np.empty(out.size, np.float32)
+    if code == ADD:
+        for i in range(out.size):
+            rests[i] = _sum_rest(x[i], y[i], out[i])
     else:
-        rests[:] = 0.0
+        for i in range(out.size):
+            rests[i] = _sum_rest(x[i], -y[i], out[i])
     for i in range(out.size):
         words[i] = _to_bfloat16(words[i], rests[i])
 

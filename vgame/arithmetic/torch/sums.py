@@ -144,18 +144,24 @@ def bind_sums(source: tuple, out: Tensor) -> Callable[[], object]:
     count, length = out.numel(), starts.size * run
     sums, sizes, found = np.empty(count), np.empty(count), np.empty(count, np.int64)
     bounds = torch.from_numpy(sizes).view(1, -1), torch.full((1, 1), SLACK, dtype=torch.float64)
-    exact = compiled_exact.ExactProducts(*_factors(source), bounds, weigh(length), out.view(1, -1, 1))
+    exact = cache(partial(_exact_sums, source, bounds, out))  # made when a sum is open, once
     weight = weigh(terms_of_a_sum(starts.size, run))
     rest = starts, run, step, COMPILED_BLOCK, weight, spread_of(length), out.numpy(), sums, sizes, found
 
     def part(first: int, last: int) -> None:
         number = compiled_rounding.sum_rows_between(x, begins, *rest, first, last)
         if number:
-            exact(exact.in_order(found[first : first + number]), 0, number)
+            exact()(found[first : first + number], 0, number)
         tally(last - first, 0, number)
 
     jobs = [partial(part, *span) for span in portions(count, length)]
     return jobs[0] if len(jobs) == 1 else partial(each, jobs)
+
+
+def _exact_sums(source: tuple, bounds: tuple[Tensor, Tensor], out: Tensor) -> compiled_exact.ExactProducts:
+    return compiled_exact.ExactProducts(
+        *_factors(source), bounds, weigh(source[2].size * source[3]), out.view(1, -1, 1)
+    )
 
 
 def _factors(source: tuple) -> tuple[tuple, tuple]:
