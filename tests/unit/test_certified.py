@@ -178,7 +178,7 @@ def test_tiles_cover_a_result_once_and_stay_within_their_limit(shape, k, parts):
 def test_buffers_are_never_read_before_they_are_written():
     a, b = draw("normal", 2, 30, 2100), draw("normal", 2, 31, 2100, seed=1)
     expected = words(dot(a, b))
-    for buffer in workspace._kept.__dict__.values():
+    for buffer in workspace._kept.buffers.values():
         buffer.fill_(NAN if buffer.is_floating_point() else 77)
     assert words(dot(a, b)) == expected
 

@@ -32,7 +32,15 @@ SHARERS = 16
 #: Options of GNU's mallopt (malloc.h).
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
-_kept = threading.local()
+
+class _Kept(threading.local):
+    """A thread's buffers."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+_kept = _Kept()
 
 
 def keep_pages() -> None:
@@ -72,10 +80,9 @@ def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
     size = math.prod(shape)
     if device.type != "cpu" or size > TILE:
         return torch.empty(shape, dtype=dtype, device=device)
-    key = f"{slot}/{dtype}"
-    buffer = _kept.__dict__.get(key)
+    buffer = _kept.buffers.get((slot, dtype))
     if buffer is None or buffer.numel() < size:
-        buffer = _kept.__dict__[key] = torch.empty(size, dtype=dtype)
+        buffer = _kept.buffers[slot, dtype] = torch.empty(size, dtype=dtype)
     return buffer[:size].view(shape)
 
 
@@ -83,11 +90,11 @@ class Workspace:
     """Scratch memory of one owner, with fixed addresses: a slot always has the same memory."""
 
     def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def scratch(self, slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         """As `scratch`, on a CPU."""
-        size, key = math.prod(shape), f"{slot}/{dtype}"
+        size, key = math.prod(shape), (slot, dtype)
         buffer = self._buffers.get(key)
         if buffer is None or buffer.numel() < size:
             buffer = self._buffers[key] = torch.empty(size, dtype=dtype, device=device)

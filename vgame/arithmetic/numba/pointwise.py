@@ -62,9 +62,9 @@ def _unary(code, x, out):
     elif code == ABS:
         for i in range(x.size):
             out[i] = abs(x[i])
-    elif code == SQRT:  # rounded once from binary64: 53 >= 2 * 24 + 2
+    elif code == SQRT:
         for i in range(x.size):
-            out[i] = np.float32(np.sqrt(np.float64(x[i])))
+            out[i] = np.sqrt(x[i])
     elif code == FLOOR:
         for i in range(x.size):
             out[i] = np.floor(x[i])

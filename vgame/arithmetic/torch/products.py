@@ -163,7 +163,7 @@ class Tile:
 
     def conclude(self) -> None:
         """`out` from the sums and the rows' norms."""
-        finite = bool(torch.isfinite(self.norm_a).all() & torch.isfinite(self.norm_b).all())
+        finite = math.isfinite(float(self.norm_a.sum()) + float(self.norm_b.sum()))  # norms are not negative
         if not finite:  # the bound is 0: a non-finite sum is final
             self.early = False
             for norm in (self.norm_a, self.norm_b):

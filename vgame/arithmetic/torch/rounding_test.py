@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -47,7 +48,14 @@ def is_at_worst() -> bool:
 def hard_part(count: int, device: torch.device) -> Tensor:
     """The sums, of `count`, that take the longest path (int32); usually none."""
     part = _hard.get()
-    return torch.arange(math.ceil(part * count) if part else 0, dtype=torch.int32, device=device)
+    if not part:
+        return _none_of(device)
+    return torch.arange(math.ceil(part * count), dtype=torch.int32, device=device)
+
+
+@cache
+def _none_of(device: torch.device) -> Tensor:
+    return torch.empty(0, dtype=torch.int32, device=device)
 
 
 def weigh(terms: Tensor | int) -> Tensor | float:
