@@ -255,7 +255,7 @@ def test_maxima_of_rows(family, length, block):
     a = draw(family, 50, length)
     out, places = torch.empty(50, -(-length // block)), torch.empty(50, dtype=torch.int32)
     rows.largest(a.view(-1).numpy(), length, block, out.view(-1).numpy())
-    rows.place_of_largest(a.view(-1).numpy(), length, places.numpy())
+    rows.place_of_largest(a.view(-1).numpy(), length, places.numpy(), 0, places.numel())
     assert words(out) == words(certified.reduce_max(a, block)) and places.tolist() == certified.argmax(a).tolist()
 
 

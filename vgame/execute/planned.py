@@ -199,7 +199,11 @@ class Planned:
                 return self._filled(index, operator, lambda out: partial(loop, a, operator.length, operator.block, out))
             case ArgMax():
                 a, length = self.places.flat(operator.operand).numpy(), operator.length
-                return self._filled(index, operator, lambda out: partial(rows.place_of_largest, a, length, out))
+                return self._filled(
+                    index,
+                    operator,
+                    lambda out: self._shared(out.size, 4 * length, partial(rows.place_of_largest, a, length, out)),
+                )
             case Philox():
                 return self._filled(index, operator, lambda out: partial(self._draw, out.view(np.uint32), index))
             case Shuffle():
@@ -229,11 +233,16 @@ class Planned:
         source = (x if x.is_contiguous() else self.places.copied(x)).reshape(-1).numpy()
 
         def call_of(out: np.ndarray) -> Call:
-            spans = [slice(*span) for span in portions(source.size, 8)]
-            jobs = [partial(fill, operator.function, source[span], out[span]) for span in spans]
-            return jobs[0] if len(jobs) == 1 else partial(each, jobs)
+            return self._shared(source.size, 8, lambda first, last: fill(function, source[first:last], out[first:last]))
 
+        function = operator.function
         return self._filled(index, operator, call_of)
+
+    @staticmethod
+    def _shared(count: int, size: int, run: Callable[[int, int], object]) -> Call:
+        """`run` of all items, shared by the threads; an item is worth `size` elements."""
+        jobs = [partial(run, *span) for span in portions(count, size)]
+        return jobs[0] if len(jobs) == 1 else partial(each, jobs)
 
     def _copy(self, index: int, operator: Copy) -> bool:
         *front, behind = operator.accesses

@@ -16,6 +16,8 @@ from vgame.system.threads import share
 
 #: Elements and terms collected at a time if rows are not contiguous: the second cache holds them twice.
 LANES, TERMS = 256, 256
+#: Least number of terms beside each other that are collected row by row.
+LEAST_RUN = 4
 #: Padding words between collected rows, to avoid cache-set conflicts.
 APART = 16
 #: 32-bit limbs of a sum of products, from 2^-298 up to 2^342.
@@ -148,11 +150,25 @@ def _integer_sum(x, i, x_columns, y, j, y_columns, limbs):
 
 @compile_loop
 def _collect(x, begins, columns, out):
-    """out[e, k] = x[begins[e] + columns[k]]: term by term, because neighbouring rows are often adjacent in memory."""
-    for k in range(columns.size):
-        source = x[columns[k] :]
-        for e in range(begins.size):
-            out[e, k] = source[begins[e]]
+    """out[e, k] = x[begins[e] + columns[k]]: row by row where terms lie beside each other, else term by term, because
+    neighbouring rows are often adjacent in memory."""
+    first = 0
+    while first < columns.size:
+        last = first + 1
+        while last < columns.size and columns[last] == columns[last - 1] + 1:
+            last += 1
+        if last - first >= LEAST_RUN:
+            for e in range(begins.size):
+                at = begins[e] + np.uint64(columns[first])
+                source, target = x[at : at + np.uint64(last - first)], out[e, first:last]
+                for k in range(target.size):
+                    target[k] = source[k]
+        else:
+            for k in range(first, last):
+                source = x[columns[k] :]
+                for e in range(begins.size):
+                    out[e, k] = source[begins[e]]
+        first = last
 
 
 @compile_loop

@@ -10,9 +10,6 @@ import numpy as np
 
 from vgame.arithmetic.numba.compiled import compile_loop
 
-#: Number of rows whose maxima are searched side by side.
-AT_A_TIME = 256
-
 _ZERO, _NAN = np.float32(0.0), np.float32(np.nan)
 
 
@@ -62,20 +59,16 @@ def largest_integer(a, length, block, out):
 
 
 @compile_loop
-def place_of_largest(a, length, out):
-    """As maxima.argmax, of rows of `length` binary32 values: AT_A_TIME rows together, word by word, without a
-    branch."""
-    best = np.empty(AT_A_TIME, np.float32)
-    for first in range(0, out.size, AT_A_TIME):
-        places = out[first : first + AT_A_TIME]
-        for row in range(places.size):
-            best[row], places[row] = a[(first + row) * length], 0
-        for k in range(1, length):
-            for row in range(places.size):
-                word, so_far = a[(first + row) * length + k], best[row]
-                greater = (word > so_far) | ((word != word) & (so_far == so_far))
-                best[row] = word if greater else so_far
-                places[row] = np.int32(k) if greater else places[row]
+def place_of_largest(a, length, out, first, last):
+    """As maxima.argmax, of rows first..last-1 of `length` binary32 values, without a branch."""
+    for row in range(first, last):
+        words = a[row * length : (row + 1) * length]
+        best, place = words[0], np.int32(0)
+        for k in range(1, words.size):
+            greater = (words[k] > best) | ((words[k] != words[k]) & (best == best))
+            best = words[k] if greater else best
+            place = np.int32(k) if greater else place
+        out[row] = place
 
 
 @compile_loop
