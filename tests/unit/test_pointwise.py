@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -249,3 +250,21 @@ def test_a_chain_is_no_longer_than_its_blocks_fit(monkeypatch):
     assert (
         words(Executor(program, (), world.scalars, 0).step(1, world.state).state[0]) == executed(operators, world)[10]
     )
+
+
+def test_the_rest_of_a_sum_is_exact():
+    """Also with the largest words, where 2Sum overflows, and with subnormal ones."""
+    drawn = random.Random(0)
+    ends = [0x7F7FFFFF, 0xFF7FFFFF, 0x7F7FFFFE, 0x00000001, 0x80000001, 0x00800000, 0x7E800000, 0x3F800000]
+    pairs = [(x, drawn.getrandbits(32)) for x in ends for _ in range(200)]
+    pairs += [(x, x + drawn.randrange(-(1 << 26), 1 << 26) & 0xFFFFFFFF) for x in ends for _ in range(200)]
+    found = 0
+    for x, y in [*pairs, *((y, x) for x, y in pairs)]:
+        a, b = (np.uint32(word).view(np.float32) for word in (x, y))
+        with np.errstate(all="ignore"):
+            total = np.float32(a + b)
+        if np.isfinite(total):
+            exact = Fraction(float(a)) + Fraction(float(b)) - Fraction(float(total))
+            assert Fraction(float(pointwise._sum_rest(a, b, total))) == exact, (hex(x), hex(y))
+            found += exact != 0
+    assert found > 2000

@@ -277,9 +277,9 @@ def _cut(word, magnitude, odd):
 
 @compile_loop
 def _sum_rest(a, b, total):
-    """a + b - total, which is a binary32 word; total = RN32(a + b)."""
-    second = total - a
-    return (a - (total - second)) + (b - second)
+    """a + b - total, exactly, if total = RN32(a + b) is finite (Dekker's Fast2Sum)."""
+    larger = abs(a) >= abs(b)
+    return (b if larger else a) - (total - (a if larger else b))
 
 
 @compile_loop
