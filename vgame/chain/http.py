@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from http.client import HTTPResponse
+from http.cookiejar import DefaultCookiePolicy
 from math import inf
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -186,8 +187,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def careful_session() -> requests.Session:
     """A session for untrusted servers: a reply must come within REPLY_TIMEOUT, uncompressed, and without a
-    redirection."""
+    redirection. Nothing of it is kept: no cookies."""
     session = requests.Session()
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.headers["Accept-Encoding"] = "identity"
     session.mount("http://", _InTimeAdapter())
     session.mount("https://", _InTimeAdapter())

@@ -34,9 +34,9 @@ Progress = Callable[[int, int], None]
 
 
 class Missing(DeliveryError):
-    """These chunks, (tensor, chunk), did not arrive as they were committed. `all_known`: every other one did."""
+    """These chunks, (tensor, chunk), did not arrive as they were committed. `all_known`: every other one is here."""
 
-    def __init__(self, text: str, chunks: Sequence[tuple[int, int]], all_known: bool) -> None:
+    def __init__(self, text: str, chunks: Sequence[tuple[int, int]], all_known: bool = True) -> None:
         super().__init__(text)
         self.chunks, self.all_known = list(chunks), all_known
 
@@ -74,23 +74,23 @@ class Source:
 def fetch(
     get: Get, shape: Shape, offer: Offer, folder: Path, progress: Progress = lambda done, total: None
 ) -> SealedFolder:
-    """The whole folder, verified; else Missing, or WrongNode."""
+    """The whole folder, verified; else Missing, or WrongNode. Only what is not here is asked for."""
     folder.mkdir(parents=True, exist_ok=True)
     chunks = _chunks(get, shape, offer, folder)
-    (folder / "chunks").write_bytes(chunks.tobytes())
-    missing, done, last = [], 0, ""
+    missing, done, last, away = [], 0, "", False
     with _open(folder / "leaves") as leaves, _open(folder / "hashes") as hashes:
         files = _Files(shape, chunks, leaves, hashes)
         for piece in shape.pieces():
-            wrong, why, away = _complete(get, files, piece)
+            if away:  # what is here still counts
+                wrong, why = files.wrong(piece, *files.read(piece)), last
+            else:
+                wrong, why, away = _complete(get, files, piece)
             missing += [(piece.tensor, piece.first // CHUNK + c) for c in wrong]
             last, done = why if wrong else last, done + piece.count
-            if away:
-                break
             progress(done, shape.first_leaf[-1])
     if missing:
         tensor, chunk = missing[0]
-        raise Missing(f"tensor {tensor}, chunk {chunk}: {last} ({TRIES} tries)", missing, not away)
+        raise Missing(f"tensor {tensor}, chunk {chunk}: {last} ({TRIES} tries)", missing)
     return SealedFolder(folder, shape)
 
 
@@ -98,16 +98,29 @@ def fetch(
 
 
 def _chunks(get: Get, shape: Shape, offer: Offer, folder: Path) -> np.ndarray:
-    """Of one chunk the offer is the pair. If they are not served, but all leaves are here, they follow from these."""
+    """Of one chunk the offer is the pair. Verified ones stay in the folder. If they are not served, but all leaves are
+    here, they follow from these."""
+    path, size = folder / "chunks", shape.sizes["chunks"]
     if shape.first_chunk[-1] == 1:
-        return bulk.to_rows([Pair(offer.cipher_root, offer.final_state)])
-    try:
-        return _insist(lambda: _checked(_in_parts(get, "chunks", shape.sizes["chunks"]), shape, offer))
-    except DeliveryError as error:
-        if (own := own_chunks(shape, folder)) is not None and CipherTree(shape, own).root == _root(offer):
-            return own
-        every = [(t, c) for t, count in enumerate(shape.chunks) for c in range(count)]
-        raise Missing(f"the pairs of the chunks: {error} ({TRIES} tries)", every, True) from None
+        found = bulk.to_rows([Pair(offer.cipher_root, offer.final_state)])
+    elif _size(path) == size and CipherTree(shape, kept := _rows(path.read_bytes())).root == _root(offer):
+        return kept
+    else:
+        try:
+            found = _insist(lambda: _checked(_in_parts(get, "chunks", size), shape, offer))
+        except DeliveryError as error:
+            own = own_chunks(shape, folder)
+            if own is None or CipherTree(shape, own).root != _root(offer):
+                every = [(t, c) for t, count in enumerate(shape.chunks) for c in range(count)]
+                raise Missing(f"the pairs of the chunks: {error} ({TRIES} tries)", every) from None
+            found = own
+    if _size(path) != size or path.read_bytes() != found.tobytes():
+        path.write_bytes(found.tobytes())
+    return found
+
+
+def _rows(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, np.uint8).reshape(-1, bulk.PAIR)
 
 
 def _in_parts(get: Get, name: str, size: int) -> bytes:
@@ -119,7 +132,7 @@ def _root(offer: Offer) -> Pair:
 
 
 def _checked(data: bytes, shape: Shape, offer: Offer) -> np.ndarray:
-    chunks = np.frombuffer(data, np.uint8).reshape(-1, bulk.PAIR)
+    chunks = _rows(data)
     tree = CipherTree(shape, chunks)
     if tree.root == _root(offer):
         return chunks
@@ -142,7 +155,7 @@ def own_chunks(shape: Shape, folder: Path) -> np.ndarray | None:
 
 @dataclass
 class _Files:
-    """Ciphertext and true hashes as far as they are here; what was never written reads as zeros, or ends."""
+    """Ciphertext and true hashes as far as they are here; what was never written reads as zeros."""
 
     shape: Shape
     chunks: np.ndarray
@@ -150,9 +163,10 @@ class _Files:
     hashes: IO[bytes]
 
     def read(self, piece: Piece) -> tuple[bytes, bytes]:
+        leaves, hashes = piece.count * LEAF_BYTES, piece.count * bulk.HASH
         self.leaves.seek(piece.at * LEAF_BYTES)
         self.hashes.seek(piece.at * bulk.HASH)
-        return self.leaves.read(piece.count * LEAF_BYTES), self.hashes.read(piece.count * bulk.HASH)
+        return self.leaves.read(leaves).ljust(leaves, b"\0"), self.hashes.read(hashes).ljust(hashes, b"\0")
 
     def write(self, piece: Piece, cipher: bytes, true: bytes) -> None:
         self.leaves.seek(piece.at * LEAF_BYTES)
@@ -202,9 +216,9 @@ def _complete(get: Get, files: _Files, piece: Piece) -> tuple[list[int], str, bo
     if piece.count <= CHUNK:
         return wrong, why, False
     missing: list[int] = []
-    for c in wrong:
+    for at, c in enumerate(wrong):
         if len(missing) >= AWAY and missing[-AWAY:] == list(range(c - AWAY, c)):
-            return missing, why, True
+            return missing + wrong[at:], why, True
         if why_not := _chunk(get, files, piece, c):
             why = why_not
             missing.append(c)

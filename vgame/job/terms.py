@@ -165,12 +165,14 @@ def needed_fee(moves: Moves, slot: int, terms: Terms) -> int:
 
 
 def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int) -> dict[str, int]:
-    """The windows of delivery. Key: the confirmation is final, all requests are answered. Confirm: the time to fetch
+    """The windows of delivery. Key: the confirmation is final, all requests are answered; or all are deferred in its
+    second half, in which the trainer defers. Confirm: the time to fetch
     twice; a refused request is known before the last fifth, which remains for `decline` (docs/delivery.md section 3).
     Complaint: the time to decipher twice. Both are counted in measured hashings of the state: fetching hashes
     ciphertext and true leaves, deciphering hashes keystream and leaves."""
     size = sum(leaf_count(source.elements) for source in bundle.program.sources) * (LEAF_BYTES + 32)
-    key = FINAL + REQUESTS * inclusion + censorship
+    answers = REQUESTS * inclusion + censorship
+    key = max(FINAL + answers, 2 * answers)
     fetch = ceil(size / LINE + 4 * pace.state)
     return {
         "confirm_window": ceil(1.25 * (key + 2 * fetch + censorship)),
