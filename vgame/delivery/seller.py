@@ -20,7 +20,8 @@ from vgame.chain.final import Lasting
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase, Request
 from vgame.delivery.cipher import KEY_BYTES, key_hash
-from vgame.delivery.rules import MOST_REQUESTS, Duty, Snapshot, read, selling
+from vgame.delivery.looks import Looks
+from vgame.delivery.rules import MOST_REQUESTS, Duty, Snapshot, selling
 from vgame.delivery.sealed import Offer, SealedFolder, Shape, read_offer, seal
 from vgame.errors import Abstain, DeliveryError
 
@@ -35,6 +36,7 @@ class Seller:
     def __init__(self, folder: Path, job: bytes, elements: Sequence[int], words: Callable[[], Iterable[Any]]) -> None:
         self.folder, self.job, self.shape, self.words = folder, job, Shape(elements), words
         self.lasting: Lasting | None = None  # the client's word, as each look has shown it
+        self.looks: Looks | None = None
 
     @property
     def public(self) -> Path:
@@ -90,7 +92,8 @@ class Seller:
 
     def duties(self, game: Game, job: Job, attempt: Attempt) -> list[Callable[[], bool]]:
         """The moves that are due, decided on one block and on what was ordered. One that fails stops no other."""
-        s = read(game, self.job)
+        self.looks = self.looks or Looks(game.chain)
+        s = self.looks.read(game, self.job)
         decided = s.job.phase is Phase.DELIVERING and s.decided(s.now)
         self.lasting = self.lasting or Lasting(game.chain)
         s = replace(s, job=replace(s.job, spec=job.spec), held=self.lasting.held("decided", decided))
