@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 import vgame.delivery.buyer as buying
+import vgame.delivery.requests as requests
 import vgame.delivery.rules as rules
 import vgame.delivery.seller as selling
 from vgame.delivery.rules import Duty, Snapshot
@@ -85,7 +86,7 @@ class Once(buying.Buyer):
 class Empty(buying.Buyer):
     """It spends all on requests."""
 
-    def _check_funds(self, cost: int, tensor: int, chunk: int) -> None:
+    def _check_funds(self, cost: int, what: str) -> None:
         return None
 
 
@@ -95,12 +96,12 @@ BROKEN: dict[str, Patches] = {
     "answers the first request only": ((selling, "selling", first_only),),
     "trusts the newest block": ((selling, "selling", newest_block),),
     "reveals too late": ((selling, "selling", final_only),),
-    "never calls what is overdue": ((buying, "overdue", no_call),),
+    "never calls what is overdue": ((buying, "overdue", no_call), (requests, "overdue", no_call)),
     "confirms unseen": ((buying, "confirming", unseen), (buying.Buyer, "fetch", Once.fetch)),
-    "declines too early": ((buying, "declining", too_early),),
-    "never declines": ((buying, "declining", not_declined),),
+    "declines too early": ((requests, "declining", too_early),),
+    "never declines": ((requests, "declining", not_declined),),
     "never requests": ((buying.Buyer, "_wanted", nothing),),
-    "never raises": ((buying, "raising", nothing),),
+    "never raises": ((requests, "raising", nothing),),
     "never complains": ((buying.Buyer, "_complain", Silent._complain),),
     "fetches without end": ((buying.Buyer, "_get", Endless._get),),
     "keeps nothing to decline": ((buying.Buyer, "_check_funds", Empty._check_funds),),

@@ -13,12 +13,10 @@ from vgame.delivery.rules import (
     STEADY,
     WORST_INCLUSION,
     Snapshot,
-    affordable,
     confirming,
     declining,
     look_end,
     overdue,
-    probing,
     raising,
     requesting,
     selling,
@@ -135,7 +133,14 @@ def test_a_look_ends_before_the_next_decision() -> None:
     assert look_end(s) == UNTIL - 5_999
     assert look_end(at(UNTIL - 5_999)) == UNTIL - 5_499 and look_end(at(UNTIL - 1_400)) == UNTIL - 1_000
     assert look_end(at(UNTIL - 1_001)) == UNTIL - 1_000 and look_end(at(UNTIL - 1_000)) == UNTIL - 500
-    assert look_end(at(UNTIL - 500)) == UNTIL - 250 and look_end(at(UNTIL + 9)) == UNTIL + 9
+    assert look_end(at(UNTIL - 500)) == UNTIL - 250 and look_end(at(UNTIL + 9)) == UNTIL + 509
+    asked = replace(ASKED, since=UNTIL - CONFIRM)  # the price of an open request is looked at in each half key window
+    assert look_end(at(UNTIL - CONFIRM, asked)) == UNTIL - CONFIRM + KEY // 20 * 20 // 8
+    longer = SimpleNamespace(**vars(SPEC) | {"confirm_window": 50 * CONFIRM})
+    for now in (UNTIL - 300_000, UNTIL - 20_000, UNTIL + 9):
+        s = at(now, asked)
+        s.job.spec = longer
+        assert now < look_end(s) <= now + KEY // 8
 
 
 def test_requests_leave_half_of_the_last_tenth() -> None:
@@ -145,13 +150,12 @@ def test_requests_leave_half_of_the_last_tenth() -> None:
 
 def test_requests_and_a_decline() -> None:
     s = at(UNTIL - 1_000, ASKED, replace(ASKED, index=1, chunk=3, answered_at=4))
-    assert unrequested(s, [(1, 2), (1, 3)]) == [(1, 3)]
+    assert unrequested(s, [(1, 2), (1, 3), (1, 4)]) == [(1, 4)]
+    dropped = replace(ASKED, answered_at=5, dropped=True)
+    assert unrequested(at(UNTIL - 1_000, dropped), [(1, 2)]) == [(1, 2)]
     assert declining(s, True).due and not declining(s, False).due and not declining(at(UNTIL - 1_001), True).due
     assert not declining(at(UNTIL), True).due and not declining(at(UNTIL - 9, confirmed_at=5), True).due
     assert not declining(at(UNTIL - 25), True, waits=True).due and declining(at(UNTIL - 24), True, waits=True).due
-    assert affordable(s, 62, 10**9 // 50 * 3 // 4 // 64) and not affordable(s, 63, 1)
-    assert not affordable(s, 62, 10**9 // 50 * 3 // 4 // 64 + 1)
-    assert not probing(s) and probing(at(UNTIL - 1_001)) and not probing(at(UNTIL - 1_000))
 
 
 def test_only_received_data_are_confirmed() -> None:

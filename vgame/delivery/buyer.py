@@ -9,7 +9,7 @@ By itself, without asking the user (docs/delivery.md section 4):
 - `badNode`, `badLeaf`: as soon as one is seen; any wallet may.
 - `request`: chunks that did not come, when half of the confirm window is over, or sooner where else an unanswered one
   would not be known as refused before its end. All of them if the contract takes as many and the answers cost less
-  than declining does; else one, by chance: does the trainer answer?
+  than declining does; else one, by chance: does the trainer answer? None that was answered.
 - `refused`, `closeDelivery`: as soon as the trainer is late with an answer or the key.
 - `decline`: in the last tenth of the confirm window, if more is missing than is requested.
 
@@ -18,15 +18,14 @@ A look at what is served ends when the next of these may be due, however slowly 
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,50 +37,11 @@ from vgame.chain.records import Event, Job, JobSpec, Phase, Request
 from vgame.delivery.cipher import key_hash
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
-from vgame.delivery.rules import (
-    STEADY,
-    Duty,
-    Place,
-    Snapshot,
-    Unaffordable,
-    affordable,
-    confirming,
-    declining,
-    look_end,
-    may_pass,
-    overdue,
-    probing,
-    raising,
-    read,
-    requesting,
-    undecided,
-    unrequested,
-)
+from vgame.delivery.requests import CALL_GAS as CALL_GAS
+from vgame.delivery.requests import Requests, call_of
+from vgame.delivery.rules import Snapshot, confirming, look_end, overdue, read, undecided
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
-from vgame.errors import (
-    ChainError,
-    ContractError,
-    DeliveryError,
-    EndpointError,
-    NotYet,
-    Paused,
-    Undelivered,
-    VgameError,
-)
-
-HARMLESS = frozenset(
-    {
-        "AlreadyConfirmed",
-        "NotRequested",
-        "PriceExceeded",
-        "RequestsOpen",
-        "TooEarly",
-        "TooLate",
-        "WrongIndex",
-        "WrongPhase",
-    }
-)
-CALL_GAS = 200_000  # more than the limit of a `request` or a `decline` (docs/gas.json)
+from vgame.errors import ChainError, DeliveryError, EndpointError, NotYet, Undelivered
 
 FAILED = frozenset({Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})  # no state comes
 
@@ -90,28 +50,23 @@ Write = Callable[[Piece, np.ndarray], None]
 
 def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
     """The call by which the reward comes back from a trainer that is late; None if there is none."""
-    return _call(job, overdue(read(game, job)))
+    return call_of(job, overdue(read(game, job)))
 
 
-def _call(job: bytes, duty: Duty | None) -> tuple[Any, ...] | None:
-    if duty is None:
-        return None
-    return duty.call, job, duty.request.index if duty.request else int(Phase.DELIVERING)
-
-
-class Buyer:
-    """Receives one job's state into `folder`. `record`: the source record of a tensor with its path, as the contract
-    takes it. `terms`: those of the bundle, whose hash the job is."""
+class Buyer(Requests):
+    """Receives one job's state into `folder`. `terms`: those of the bundle, whose hash the job is."""
 
     def __init__(
         self, game: Game, job: bytes, elements: list[int], get: Get, folder: Path, record: Callable[[int], Any],
         progress: Progress = lambda done, total: None, terms: JobSpec | None = None,
     ) -> None:  # fmt: skip
-        self.game, self.job, self.shape = game, job, Shape(elements)
-        self.get, self.folder, self.record = get, folder, record
+        super().__init__(game, job, Shape(elements), record)
+        self.get, self.folder = get, folder
         self.progress, self.terms = progress, terms
         self._lasting = Lasting(game.chain)
         self._fetched: tuple[Offer, SealedFolder] | None = None
+        self._kept: set[int] = set()  # requests whose answers the last look has read
+        self._wrong: Counter[int] = Counter()  # by request: answers that were shown and are wrong
         self._end = self._limit = inf  # of this look, by the chain and by the monotonic clock
 
     def ready(self) -> bool:
@@ -144,7 +99,7 @@ class Buyer:
 
     def _read(self) -> Snapshot:
         """The delivery as the chain shows it, with the terms of the order."""
-        s = read(self.game, self.job)
+        s = super()._read()
         if self.terms is not None and s.job.phase is not Phase.NONE and s.job.spec != self.terms:
             raise EndpointError(
                 f"{self.game.chain.url} shows other terms for job {self.job.hex()[:16]} than the bundle that hashes to "
@@ -185,29 +140,33 @@ class Buyer:
             try:
                 self._fetched = offer, again()
             except Missing as missing:
-                if not (kept := self._keep_answers(missing)):
+                if not self._keep_answers(missing):
                     raise
-                self._fetched = offer, self._beside(kept, again)
+                self._fetched = offer, self._beside(again)
         return self._fetched[1]
 
-    def _keep_answers(self, missing: Missing) -> set[Place]:
-        """INVARIANT: what an endpoint shows takes the place of missing chunks only. The chunks that it shows."""
+    def _keep_answers(self, missing: Missing) -> bool:
+        """INVARIANT: what an endpoint shows takes the place of missing chunks only. Was any shown?"""
         kept = set()
         for request in self.game.requests(self.job):
             if not (request.open or request.dropped) and (request.tensor, request.chunk) in missing.chunks:
-                with suppress(NotYet):  # the endpoint does not show it
+                with suppress(NotYet, ChainError):  # the endpoint does not show it; it is looked for again
                     self._keep_answer(request)
-                    kept.add((request.tensor, request.chunk))
-        return kept
+                    kept.add(request.index)
+        self._kept = kept
+        return bool(kept)
 
-    def _beside(self, kept: set[Place], again: Callable[[], SealedFolder]) -> SealedFolder:
-        """Fetch again. Without the pairs of the chunks an answer cannot be verified before all others are here; it is
-        missing only if nothing else is, or it would be requested and paid for twice."""
+    def _beside(self, again: Callable[[], SealedFolder]) -> SealedFolder:
+        """Fetch again. Without the pairs of the chunks an answer cannot be verified before all others are here. One
+        that is wrong is read anew."""
         try:
             return again()
         except Missing as missing:
-            others = [place for place in missing.chunks if place not in kept]
-            raise Missing(str(missing), others or missing.chunks, missing.all_known) from None
+            places = {r.index: (r.tensor, r.chunk) for r in self.game.requests(self.job)}
+            if len(missing.chunks) < self.shape.first_chunk[-1] or len(self._kept) >= len(missing.chunks):
+                for index in self._kept:
+                    self._wrong[index] += places.get(index) in missing.chunks
+            raise
 
     def _keep_answer(self, request: Request) -> None:
         """What an endpoint shows is verified with what is fetched."""
@@ -216,8 +175,8 @@ class Buyer:
             a = event.args
             return (a["leaves"], b"".join(a["trueHashes"])) if a["index"] == request.index else None
 
-        at = request.answered_at
-        leaves, hashes = self.game.content("Answered", self.job, at, answer, key=request.index)
+        at, key = request.answered_at, (request.index, self._wrong[request.index])
+        leaves, hashes = self.game.content("Answered", self.job, at, answer, key=key)
         keep_chunk(self.shape, self.folder, request.tensor, request.chunk, leaves, hashes)
 
     def key(self) -> bytes:
@@ -289,107 +248,31 @@ class Buyer:
     # ---- before the key ----
 
     def _deliver(self, s: Snapshot) -> None:
-        if self.game.wallet is not None and (late := _call(self.job, overdue(s))) and self._attempt(*late):
+        if self.game.wallet is not None and (late := call_of(self.job, overdue(s))) and self._attempt(*late):
             return
         own = self.game.wallet is not None and self.game.wallet.address == s.job.client
         failed = self._raise_prices(s) if own else {}
-        try:
-            with self._until(look_end(s), s.job):
-                self._complaining(self.fetch)
-        except (Missing, OSError, NotYet) as problem:
-            if own:
-                missing = problem if isinstance(problem, Missing) else Missing("", [], all_known=False)
-                self._press(self._read(), missing, failed)
-            raise
+        looked: list[Exception | None] = []
+        self._complaining(lambda: looked.append(self._look(s)))
+        (problem,) = looked
+        if own:
+            hidden = problem is not None and not isinstance(problem, Missing)
+            held = self._lasting.held("hidden", hidden)
+            if isinstance(problem, Missing):
+                self._press(self._read(), problem, failed)
+            elif problem:
+                self._press(self._read(), Missing("", [], all_known=False), failed, problem, held)
+        if problem:
+            raise problem
         offer = self.game.offer_hash(astuple(self._fetched[0])) if self._fetched else None
         if own and confirming(s := self._read(), offer).due:
             self._attempt("confirm", self.job, s.exchange.offer)
 
-    def _press(self, s: Snapshot, missing: Missing, failed: Mapping[int, VgameError] = MappingProxyType({})) -> None:
-        """Requests in time, `decline` where they cannot help any more, or cannot be paid. `failed`: requests below the
-        base fee whose price was not raised, which the trainer may drop."""
-        if not undecided(s):
-            return
-        wanted, problem = unrequested(s, missing.chunks), None
+    def _look(self, s: Snapshot) -> Exception | None:
+        """Fetch in the time of a look; why it is not all here."""
         try:
-            for index, place in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
-                if not requesting(s, self.game.chain.now()):
-                    break
-                self._request(s, index, *place)
-                wanted.remove(place)
-        except VgameError as error:
-            problem = error
-        s = self._read()  # each request has taken a block, or more
-        late = _call(self.job, overdue(s))
-        problems = [problem, *(failed[r.index] for r in s.open if r.index in failed)]
-        waits = any(isinstance(p, Paused) for p in problems) or (late is not None and self.game.was_sent(*late))
-        lacking = bool(wanted) or not missing.all_known or len(problems) > 1
-        if declining(s, lacking, waits).due and not (may_pass(problems) and requesting(s, s.now)):
-            self._attempt("decline", self.job, s.exchange.offer)
-        elif problem:
-            raise problem
-
-    def _wanted(self, s: Snapshot, missing: Missing, wanted: list[Place]) -> list[Place]:
-        """The chunks to request now."""
-        if s.left >= s.pressing or not wanted:
-            return []
-        gas = max(self.shape.gas_of(*place) for place in wanted)
-        if missing.all_known and affordable(s, len(wanted), gas):
-            return list(wanted)
-        return [secrets.choice(wanted)] if probing(s) else []
-
-    def _request(self, s: Snapshot, index: int, tensor: int, chunk: int) -> None:
-        """Unaffordable where it cannot be paid. A request that was sent is made, until a later look shows otherwise."""
-        price = STEADY * s.base
-        cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
-        self._check_funds(cost, tensor, chunk)
-        call = ("request", self.job, s.exchange.offer, index, tensor, chunk, price, self.record(tensor))
-        try:
-            self._attempt(*call, value=cost)
-        except VgameError:
-            if not self.game.was_sent(*call):
-                raise
-
-    def _raise_prices(self, s: Snapshot) -> dict[int, VgameError]:
-        """The requests that were not raised, and why; they stop nothing."""
-        failed: dict[int, VgameError] = {}
-        for duty in raising(s):
-            request = duty.request
-            assert request is not None
-            gas = self.game.answer_gas(self.job, request.elements, request.chunk)
-            try:
-                self._check_funds(cost := gas * (duty.price - request.price), request.tensor, request.chunk)
-                place = (request.index, request.tensor, request.chunk)
-                self._attempt("raise", self.job, *place, duty.price, value=cost)
-            except VgameError as problem:
-                failed[request.index] = problem
-        return failed
-
-    def _check_funds(self, cost: int, tensor: int, chunk: int) -> None:
-        """Unaffordable where the account cannot pay it, or could not decline any more; what the contract owes is taken
-        first, and Paused if that waits."""
-        base, tip = self.game.chain.fees()
-        needed, address = cost + 2 * CALL_GAS * (2 * base + tip), self.game.wallet.address
-        if self.game.chain.balance(address) < needed and self.game.credits(address):
-            self._send("withdraw", address)
-        if (owned := self.game.chain.balance(address)) < needed:
-            raise Unaffordable(
-                f"{address} has {owned} wei; {needed} are needed to request chunk {chunk} of tensor {tensor} and still "
-                "decline: send it some ether, or the delivery is declined for three quarters of the reward"
-            )
-
-    def _attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """False if it is no longer needed, or if its pause is not over."""
-        with suppress(Paused):
-            return self._send(name, *args, value=value)
-        return False
-
-    def _send(self, name: str, *args: object, value: int = 0) -> bool:
-        """False if it is no longer needed."""
-        try:
-            self.game.move(name, *args, value=value)
-        except ContractError as error:
-            if error.name not in HARMLESS:
-                raise
-            return False
-        return True
+            with self._until(look_end(s), s.job):
+                self.fetch()
+        except (Missing, OSError, NotYet, ChainError) as problem:
+            return problem
+        return None

@@ -6,7 +6,7 @@ no chain, no clock, no files; `read` alone asks the chain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -21,6 +21,7 @@ MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
 WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
 STEADY = 4  # times the base fee that a request's price still holds
 Place = tuple[int, int]  # tensor, chunk
+Gas = Callable[[int, int], int]  # of the answer to a request for a tensor's chunk, at most
 
 
 class Unaffordable(ChainError):
@@ -168,28 +169,45 @@ def overdue(s: Snapshot) -> Duty | None:
 
 
 def raising(s: Snapshot) -> list[Duty]:
-    """Requests that the base fee has outgrown, with their new price: deferred ones before the trainer may drop them,
-    and others when twice the time for an answer has passed, for `refused` is possible up to their price only. In the
-    last tenth all of them: what is dropped after the confirm window cannot be requested again."""
-    window, price = s.job.spec.key_window, STEADY * s.base
-    cheap = [r for r in s.open if s.base > r.price]
-    last = undecided(s) and s.left <= s.margin
-    return [
-        Duty("raise", True, f"request {r.index} is deferred", r.deferred_at + window, r.deferred_at, r, price)
-        if r.deferred_at
-        else Duty("raise", True, f"request {r.index} is late", None, r.since, r, price)
-        for r in cheap
-        if last or s.now > (r.deferred_at + window // 2 if r.deferred_at else r.since + 2 * window)
-    ]
+    """Requests that need another price. Deferred ones, before the trainer may drop them: those that the base fee has
+    outgrown, and by one wei the others, since a raise ends the deferral and a later block may outgrow them. Requests
+    that are outgrown when twice the time for an answer has passed, for `refused` is possible up to their price only. In
+    the last tenth all that are outgrown: what is dropped after the confirm window cannot be requested again."""
+    window, last, found = s.job.spec.key_window, undecided(s) and s.left <= s.margin, []
+    for r in s.open:
+        outgrown = s.base > r.price
+        if r.deferred_at:
+            in_time = outgrown or s.now <= r.since + window  # else it is `refused`
+            due = (last and outgrown) or (in_time and s.now > r.deferred_at + window // 2)
+            duty = Duty("raise", True, f"request {r.index} is deferred", r.deferred_at + window, r.deferred_at, r)
+        else:
+            due = outgrown and (last or s.now > r.since + 2 * window)
+            duty = Duty("raise", True, f"request {r.index} is late", None, r.since, r)
+        if due:
+            found.append(replace(duty, price=STEADY * s.base if outgrown else r.price + 1))
+    return found
+
+
+def raise_in_time(s: Snapshot, now: int) -> bool:
+    """Is there time to raise a price? Before the end of the confirm window time is left for `decline`; what can be paid
+    can be raised after it too."""
+    before = s.exchange.until - min(s.margin // 2, WORST_INCLUSION)
+    return not undecided(s) or now < before or now > s.exchange.until
 
 
 def look_end(s: Snapshot) -> int:
     """Second by which a look at what is served has to be over: when requests are due, then after a twentieth of the
     confirm window, or half of what is left, but not after `decline` is due. So the time suffices for several looks of a
-    process that is started again, and half of the last tenth is left to send what is due."""
+    process that is started again, and half of the last tenth is left to send what is due. While a request is open, an
+    eighth of a key window at most: in each half of one its price is looked at."""
+    longest = s.job.spec.confirm_window // 20
+    if s.open:
+        longest = min(longest, s.job.spec.key_window // 8)
     if s.left >= s.pressing:
-        return s.exchange.until - s.pressing + 1
-    longest = min(max(0, s.left) // 2, s.job.spec.confirm_window // 20)
+        end = s.exchange.until - s.pressing + 1
+        return min(end, s.now + longest) if s.open else end
+    if s.left > 0:
+        longest = max(1, min(s.left // 2, longest))
     return min(s.now + longest, s.exchange.until - s.margin) if s.left > s.margin else s.now + longest
 
 
@@ -199,8 +217,9 @@ def requesting(s: Snapshot, now: int) -> bool:
 
 
 def unrequested(s: Snapshot, missing: Sequence[Place]) -> list[Place]:
-    """What is missing and asked for by no open request: what was answered is here, what was dropped is not."""
-    asked = {(r.tensor, r.chunk) for r in s.open}
+    """What is missing and asked for by no request that is open or answered. What was answered is on chain, whether its
+    log is shown or not; what was dropped is not."""
+    asked = {(r.tensor, r.chunk) for r in s.requests if not r.dropped}
     return [place for place in missing if place not in asked]
 
 
@@ -209,20 +228,10 @@ def undecided(s: Snapshot) -> bool:
     return s.job.phase is Phase.DELIVERING and not s.exchange.confirmed_at and s.left > 0
 
 
-def affordable(s: Snapshot, count: int, gas: int) -> bool:
-    """As many requests are left, and answers of so much gas at most cost less, all of them, than `decline` loses."""
-    count, reward = count + len(s.requests), s.job.spec.reward
-    return count <= MOST_REQUESTS and count * gas * s.base <= reward - reward // 4
-
-
-def probing(s: Snapshot) -> bool:
-    """Is one chunk requested by chance, to see whether the trainer answers?"""
-    return s.left > s.margin and not s.exchange.open and len(s.requests) < MOST_REQUESTS
-
-
 def declining(s: Snapshot, lacking: bool, waits: bool = False) -> Duty:
-    """`lacking`: more is missing than is requested, or can be paid. `waits`: a withdrawal, or the call for the whole
-    reward, waits for the end of its pause, and may make this unnecessary; so it is due as late as possible."""
+    """`lacking`: more is missing than is requested or answered, or can be paid. `waits`: a withdrawal, or the call for
+    the whole reward, waits for the end of its pause, and may make this unnecessary; so it is due as late as
+    possible."""
     begun = s.exchange.until - (min(2 * int(PAUSE), s.margin) if waits else s.margin)
     due = undecided(s) and s.now >= begun and lacking and s.held >= min(MOMENT, s.margin // 8)
     return Duty("decline", due, "more is missing than is requested", s.exchange.until, begun)
@@ -238,3 +247,52 @@ def confirming(s: Snapshot, offer: bytes | None) -> Duty:
     due = undecided(s) and not s.exchange.open and offer == s.exchange.offer
     why = "the state is here" if offer == s.exchange.offer else "the state is not here"
     return Duty("confirm", due, why, s.exchange.until, s.job.since)
+
+
+# ---- what answers may cost ----
+
+
+def budget(s: Snapshot) -> int:
+    """Wei that all answers together may cost: what the client loses without them, the reward less what `decline`
+    returns while it is possible. INVARIANT: no request and no raise binds the client to more, one wei for each unit of
+    gas that ends a deferral excepted."""
+    reward = s.job.spec.reward
+    return reward - reward // 4 if undecided(s) else reward
+
+
+def bound(s: Snapshot, gas: Gas) -> int:
+    """Wei that the requests so far can cost, answered ones included. A dropped one costs nothing."""
+    return sum(gas(r.tensor, r.chunk) * r.price for r in s.requests if not r.dropped)
+
+
+def price_of(s: Snapshot, places: Sequence[Place], gas: Gas, share: int = 1) -> int | None:
+    """The price at which these chunks are requested, all of them: STEADY times the base fee, or what a share of the
+    budget allows. None if that is below the base fee, or the contract does not take as many requests."""
+    if len(s.requests) + len(places) > MOST_REQUESTS:
+        return None
+    fits = (budget(s) // share - bound(s, gas)) // sum(gas(*place) for place in places)
+    return min(STEADY * s.base, fits) if fits >= s.base else None
+
+
+def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas) -> dict[int, int]:
+    """By request the prices to which it is raised. Those that the base fee has outgrown: all of them or, while it can
+    be declined, none; later as many as the budget allows, for one that stays open holds the key back."""
+    requests = [duty.request for duty in duties if duty.request is not None]
+    outgrown = [r for r in requests if s.base > r.price]
+    found = {r.index: r.price + 1 for r in requests if s.base <= r.price}
+    while outgrown:
+        costs = [gas(r.tensor, r.chunk) for r in outgrown]
+        spent = sum(cost * r.price for cost, r in zip(costs, outgrown, strict=True))
+        level = (budget(s) - bound(s, gas) + spent) // sum(costs)
+        if level >= s.base:
+            return found | {r.index: min(STEADY * s.base, level) for r in outgrown}
+        outgrown = [] if undecided(s) else outgrown[:-1]
+    return found
+
+
+def probing(s: Snapshot, place: Place, gas: Gas) -> int | None:
+    """The price for one chunk, chosen by chance, to see whether the trainer answers; None if it is not requested. After
+    the first one half of the budget is left for what the server does not give in the end."""
+    if s.left <= s.margin or s.exchange.open:
+        return None
+    return price_of(s, [place], gas, 2 if s.requests else 1)

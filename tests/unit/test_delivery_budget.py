@@ -1,0 +1,133 @@
+"""What a client may bind itself to for answers: one budget, asked by each request, probe and raise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from test_delivery_rules import ASKED, CONFIRM, KEY, SPEC, UNTIL, at
+
+from vgame.chain.records import Request
+from vgame.delivery.rules import (
+    MOST_REQUESTS,
+    STEADY,
+    Snapshot,
+    bound,
+    budget,
+    price_of,
+    prices_of,
+    probing,
+    raise_in_time,
+    raising,
+)
+
+BASE = 50  # of `at`
+LOSS = SPEC.reward * 3 // 4  # by `decline`
+PLACES = [(0, c) for c in range(10)]
+
+
+def answer(tensor: int, chunk: int) -> int:
+    """Gas, at which the budget pays 64 answers at 20 times the base fee."""
+    return LOSS // (64 * 20 * BASE)
+
+
+def dear(tensor: int, chunk: int) -> int:
+    """Gas, at which the budget pays 10 answers at twice the base fee."""
+    return LOSS // (10 * 2 * BASE)
+
+
+def chunks(count: int, price: int = BASE, **fields: int) -> list[Request]:
+    return [replace(ASKED, index=i, tensor=0, chunk=i, price=price, **fields) for i in range(count)]
+
+
+def test_the_budget_is_what_the_client_loses_without_the_answers() -> None:
+    assert budget(at(UNTIL - 1)) == LOSS
+    assert budget(at(UNTIL + 1)) == SPEC.reward == budget(at(UNTIL - 1, confirmed_at=UNTIL - 5))
+
+
+def test_open_and_answered_requests_are_bound_and_dropped_ones_are_not() -> None:
+    one, two, three = chunks(3, price=70)
+    s = at(UNTIL - 4_000, one, replace(two, answered_at=9), replace(three, answered_at=9, dropped=True))
+    assert bound(s, answer) == 2 * 70 * answer(0, 0)
+
+
+def test_the_price_is_the_largest_multiple_of_the_base_fee_that_the_budget_pays() -> None:
+    s = at(UNTIL - 4_000)
+    assert price_of(s, PLACES, answer) == STEADY * BASE
+    assert price_of(s, PLACES, dear) == 2 * BASE  # not refused, though four times the base fee is too much
+    assert price_of(s, PLACES * 2, dear) == BASE
+    assert price_of(s, [*PLACES * 2, (0, 0)], dear) is None
+    asked = chunks(5, price=2 * BASE, answered_at=9)
+    assert price_of(at(UNTIL - 4_000, *asked), PLACES[5:], dear) == 2 * BASE
+    assert price_of(at(UNTIL - 4_000, *chunks(5, STEADY * BASE, answered_at=9)), PLACES[5:], dear) is None
+
+
+def test_the_contract_takes_so_many_requests() -> None:
+    asked = chunks(MOST_REQUESTS - 1, answered_at=9)
+    assert price_of(at(UNTIL - 4_000, *asked), PLACES[:1], answer) == STEADY * BASE
+    assert price_of(at(UNTIL - 4_000, *asked), PLACES[:2], answer) is None
+
+
+@pytest.mark.parametrize("gas", [answer, dear, lambda *_: LOSS // BASE, lambda *_: LOSS])
+def test_probes_cost_no_more_than_the_budget(gas) -> None:
+    """A trainer that answers each of them, and serves nothing."""
+    asked: list[Request] = []
+    while (price := probing(s := at(UNTIL - 4_000, *asked), (9, 9), gas)) is not None:
+        assert price >= s.base
+        asked.append(replace(ASKED, index=len(asked), price=price, answered_at=UNTIL - 4_500))
+    assert bound(s, gas) <= LOSS
+    assert len(asked) <= 1 or bound(s, gas) <= LOSS // 2  # the rest of it is for the end
+    assert bool(asked) == (BASE * gas(9, 9) <= LOSS)
+
+
+def test_no_probe_in_the_last_tenth_or_beside_an_open_request() -> None:
+    assert probing(at(UNTIL - 1_001), (0, 0), answer) and probing(at(UNTIL - 1_000), (0, 0), answer) is None
+    assert probing(at(UNTIL - 4_000, ASKED), (0, 0), answer) is None
+
+
+def raised(s: Snapshot, gas) -> dict[int, int]:
+    return prices_of(s, raising(s), gas)
+
+
+def test_before_the_end_all_outgrown_requests_are_raised_or_none() -> None:
+    cheap = chunks(10, price=BASE - 1)
+    assert raised(at(UNTIL - 1_000, *cheap), answer) == dict.fromkeys(range(10), STEADY * BASE)
+    assert raised(at(UNTIL - 1_000, *cheap), dear) == dict.fromkeys(range(10), 2 * BASE)
+    many = chunks(21, price=BASE - 1)
+    assert raised(at(UNTIL - 1_000, *many), dear) == {}
+    after = raised(at(UNTIL + 3 * KEY, *many), dear)  # one that is open holds the key back; the budget is the reward
+    assert len(after) == 21 and set(after.values()) == {SPEC.reward // (21 * dear(0, 0))}
+    fewer = raised(at(UNTIL + 3 * KEY, *chunks(40, price=1)), dear)
+    assert 20 < len(fewer) < 40 and list(fewer) == list(range(len(fewer)))
+
+
+@pytest.mark.parametrize("gas", [answer, dear])
+@pytest.mark.parametrize("now", [UNTIL - 1_000, UNTIL + 3 * KEY])
+@pytest.mark.parametrize("count", [1, 10, 20, 27, 60])
+def test_raises_keep_to_the_budget(gas, now: int, count: int) -> None:
+    s = at(now, *chunks(count, price=BASE - 1))
+    before = bound(s, gas)
+    found = raised(s, gas)
+    requests = [replace(r, price=found.get(r.index, r.price)) for r in s.requests]
+    assert bound(at(now, *requests), gas) <= max(budget(s), before)
+
+
+def test_a_deferral_is_ended_before_the_base_fee_outgrows_the_price_again() -> None:
+    """It is deferred a second and a third time in two blocks, a key window after the first."""
+    deferred = replace(ASKED, price=BASE, deferred_at=UNTIL - 5_000, since=UNTIL - 5_000)
+    half = deferred.deferred_at + KEY // 2
+    assert not raising(at(half, deferred))
+    (duty,) = raising(at(half + 1, deferred))
+    assert (duty.price, duty.by) == (BASE + 1, deferred.deferred_at + KEY)
+    assert prices_of(at(half + 1, deferred), [duty], lambda *_: LOSS) == {0: BASE + 1}  # it costs nothing
+    late = deferred.since + KEY
+    assert raising(at(late, deferred)) and not raising(at(late + 1, deferred))  # it is `refused`
+    assert raising(at(late + 1, replace(deferred, since=late)))
+
+
+def test_raises_leave_time_to_decline() -> None:
+    s = at(UNTIL - 1_000)
+    assert raise_in_time(s, UNTIL - 501) and not raise_in_time(s, UNTIL - 500) and not raise_in_time(s, UNTIL)
+    assert raise_in_time(s, UNTIL + 1) and raise_in_time(at(UNTIL - 9, confirmed_at=UNTIL - 20), UNTIL - 9)
+    s.job.spec = type(SPEC)(**vars(SPEC) | {"confirm_window": 100 * CONFIRM})
+    assert raise_in_time(s, UNTIL - 601) and not raise_in_time(s, UNTIL - 600)

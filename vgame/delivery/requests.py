@@ -1,0 +1,190 @@
+"""The client's calls that cost money: requests for missing chunks, higher prices for them, and `decline` instead.
+
+In: a snapshot, the chunks that are missing. Out: transactions. What is due, and at which price, the rules decide.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from types import MappingProxyType
+from typing import Any
+
+from vgame.chain.game import Game
+from vgame.chain.records import Phase
+from vgame.delivery.fetch import Missing
+from vgame.delivery.looks import Looks
+from vgame.delivery.rules import (
+    Duty,
+    Place,
+    Snapshot,
+    Unaffordable,
+    declining,
+    may_pass,
+    overdue,
+    price_of,
+    prices_of,
+    probing,
+    raise_in_time,
+    raising,
+    requesting,
+    undecided,
+    unrequested,
+)
+from vgame.delivery.sealed import Shape
+from vgame.errors import ChainError, ContractError, NotYet, Paused, VgameError
+
+HARMLESS = frozenset(
+    {
+        "AlreadyConfirmed",
+        "NotRequested",
+        "PriceExceeded",
+        "RequestsOpen",
+        "TooEarly",
+        "TooLate",
+        "WrongIndex",
+        "WrongPhase",
+    }
+)
+CALL_GAS = 200_000  # more than the limit of a `request` or a `decline` (docs/gas.json)
+
+
+def call_of(job: bytes, duty: Duty | None) -> tuple[Any, ...] | None:
+    """The call of a duty that any account may send, with its arguments."""
+    if duty is None:
+        return None
+    return duty.call, job, duty.request.index if duty.request else int(Phase.DELIVERING)
+
+
+class Requests:
+    """The requests for one job. `record`: the source record of a tensor with its path, as the contract takes it."""
+
+    def __init__(self, game: Game, job: bytes, shape: Shape, record: Callable[[int], Any]) -> None:
+        self.game, self.job, self.shape, self.record = game, job, shape, record
+        self.looks = Looks(game.chain)
+        self._failed: Mapping[int, VgameError] = {}  # requests that the last look did not raise
+
+    def _read(self) -> Snapshot:
+        return self.looks.read(self.game, self.job)
+
+    def _press(
+        self, s: Snapshot, missing: Missing, failed: Mapping[int, VgameError] = MappingProxyType({}),
+        hidden: Exception | None = None, held: float = inf,
+    ) -> None:  # fmt: skip
+        """Requests in time, `decline` where they cannot help any more, or cannot be paid. `failed`: requests whose
+        price was not raised, which the trainer may drop. `hidden`: the error for which nothing could be fetched, the
+        same kind in each look for `held` seconds."""
+        if not undecided(s):
+            return
+        wanted = unrequested(s, missing.chunks)
+        problem: VgameError | None = hidden if isinstance(hidden, ChainError) else None
+        try:
+            for index, (place, price) in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
+                if not requesting(s, self._now(s)):
+                    break
+                self._request(s, index, *place, price)
+                wanted.remove(place)
+        except VgameError as error:
+            problem = error
+        s = self._read()  # each request has taken a block, or more
+        s = replace(s, held=min(s.held, held))
+        late = call_of(self.job, overdue(s))
+        problems = [problem, *(failed[r.index] for d in raising(s) if (r := d.request) and r.index in failed)]
+        waits = any(isinstance(p, Paused) for p in problems) or (late is not None and self.game.was_sent(*late))
+        lacking = bool(wanted) or not missing.all_known or len(problems) > 1
+        if declining(s, lacking, waits).due and not (may_pass(problems) and requesting(s, s.now)):
+            self._attempt("decline", self.job, s.exchange.offer)
+        elif problem:
+            raise problem
+
+    def _now(self, s: Snapshot) -> int:
+        """A node that lags gives no time."""
+        return max(s.now, self.game.chain.now())
+
+    def _wanted(self, s: Snapshot, missing: Missing, wanted: list[Place]) -> list[tuple[Place, int]]:
+        """The chunks to request now, and their price."""
+        if s.left >= s.pressing or not wanted:
+            return []
+        if missing.all_known and (price := price_of(s, wanted, self.shape.gas_of)) is not None:
+            return [(place, price) for place in wanted]
+        place = secrets.choice(wanted)
+        price = probing(s, place, self.shape.gas_of)
+        return [] if price is None else [(place, price)]
+
+    def _request(self, s: Snapshot, index: int, tensor: int, chunk: int, price: int) -> None:
+        """Unaffordable where it cannot be paid. A request that was sent is made, until a later look shows otherwise."""
+        cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
+        self._check_funds(cost, f"request chunk {chunk} of tensor {tensor}")
+        call = ("request", self.job, s.exchange.offer, index, tensor, chunk, price, self.record(tensor))
+        try:
+            self._attempt(*call, value=cost)
+        except VgameError:
+            if not self.game.was_sent(*call):
+                raise
+
+    def _raise_prices(self, s: Snapshot) -> dict[int, VgameError]:
+        """The requests that were not raised, and why; they stop nothing. While it can be declined, none is raised
+        before all can be paid; a later look shows whether a raise was made."""
+        duties = raising(s)
+        prices = prices_of(s, duties, self.shape.gas_of)
+        dear = ChainError("a higher price could make the answers cost more than what the client loses without them")
+        failed: dict[int, VgameError] = {d.request.index: dear for d in duties if d.request}
+        raises = [r for d in duties if (r := d.request) and r.index in prices]
+        try:
+            costs = {
+                r.index: (prices[r.index] - r.price) * self.game.answer_gas(self.job, r.elements, r.chunk)
+                for r in raises
+            }
+            if raises and undecided(s):
+                self._check_funds(sum(costs.values()), f"raise the price of {len(raises)} requests")
+        except VgameError as problem:
+            return failed | {r.index: problem for r in raises}
+        for r in raises:
+            try:
+                if not raise_in_time(s, self._now(s)):  # it can be paid later, and passes if it did not fail before
+                    failed.pop(r.index)
+                    if r.index in self._failed:
+                        failed[r.index] = self._failed[r.index]
+                    continue
+                self._check_funds(costs[r.index], f"raise the price of request {r.index}")
+                call = ("raise", self.job, r.index, r.tensor, r.chunk, prices[r.index])
+                if self._send(*call, value=costs[r.index]):
+                    del failed[r.index]
+                else:
+                    failed[r.index] = NotYet(f"the price of request {r.index} was not raised")
+            except VgameError as problem:
+                failed[r.index] = problem
+        self._failed = failed
+        return failed
+
+    def _check_funds(self, cost: int, what: str) -> None:
+        """Unaffordable where the account cannot pay it, or could not decline any more; what the contract owes is taken
+        first, and Paused if that waits."""
+        base, tip = self.game.chain.fees()
+        needed, address = cost + 2 * CALL_GAS * (2 * base + tip), self.game.wallet.address
+        if self.game.chain.balance(address) < needed and self.game.credits(address):
+            self._send("withdraw", address)
+        if (owned := self.game.chain.balance(address)) < needed:
+            raise Unaffordable(
+                f"{address} has {owned} wei; {needed} are needed to {what} and still decline: send it some ether, or "
+                "the delivery is declined for three quarters of the reward"
+            )
+
+    def _attempt(self, name: str, *args: object, value: int = 0) -> bool:
+        """False if it is no longer needed, or if its pause is not over."""
+        with suppress(Paused):
+            return self._send(name, *args, value=value)
+        return False
+
+    def _send(self, name: str, *args: object, value: int = 0) -> bool:
+        """False if it is no longer needed."""
+        try:
+            self.game.move(name, *args, value=value)
+        except ContractError as error:
+            if error.name not in HARMLESS:
+                raise
+            return False
+        return True
