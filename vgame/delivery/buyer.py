@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
 from functools import partial
@@ -39,9 +39,9 @@ from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
 from vgame.delivery.requests import CALL_GAS as CALL_GAS
 from vgame.delivery.requests import Requests, call_of
-from vgame.delivery.rules import Snapshot, confirming, look_end, overdue, read, undecided
+from vgame.delivery.rules import Place, Snapshot, confirming, look_end, overdue, read, undecided
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
-from vgame.errors import ChainError, DeliveryError, EndpointError, NotYet, Undelivered
+from vgame.errors import ChainError, DeliveryError, EndpointError, NotYet, Undelivered, VgameError
 
 FAILED = frozenset({Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})  # no state comes
 
@@ -65,7 +65,6 @@ class Buyer(Requests):
         self.progress, self.terms = progress, terms
         self._lasting = Lasting(game.chain)
         self._fetched: tuple[Offer, SealedFolder] | None = None
-        self._kept: set[int] = set()  # requests whose answers the last look has read
         self._wrong: Counter[int] = Counter()  # by request: answers that were shown and are wrong
         self._end = self._limit = inf  # of this look, by the chain and by the monotonic clock
 
@@ -140,32 +139,39 @@ class Buyer(Requests):
             try:
                 self._fetched = offer, again()
             except Missing as missing:
-                if not self._keep_answers(missing):
+                kept, hidden = self._keep_answers(missing)
+                if kept:
+                    self._fetched = offer, self._beside(kept, again)
+                elif hidden:
+                    raise Missing(f"{missing}; {hidden}", missing.chunks, missing.all_known) from None
+                else:
                     raise
-                self._fetched = offer, self._beside(again)
         return self._fetched[1]
 
-    def _keep_answers(self, missing: Missing) -> bool:
-        """INVARIANT: what an endpoint shows takes the place of missing chunks only. Was any shown?"""
-        kept = set()
+    def _keep_answers(self, missing: Missing) -> tuple[dict[int, Place], VgameError | None]:
+        """INVARIANT: what an endpoint shows takes the place of missing chunks only. The requests whose answers are
+        shown, and why another one is not."""
+        kept: dict[int, Place] = {}
+        hidden = None
         for request in self.game.requests(self.job):
-            if not (request.open or request.dropped) and (request.tensor, request.chunk) in missing.chunks:
-                with suppress(NotYet, ChainError):  # the endpoint does not show it; it is looked for again
+            place = (request.tensor, request.chunk)
+            if not (request.open or request.dropped) and place in missing.chunks:
+                try:
                     self._keep_answer(request)
-                    kept.add(request.index)
-        self._kept = kept
-        return bool(kept)
+                    kept[request.index] = place
+                except (NotYet, ChainError) as problem:  # it is looked for again
+                    hidden = problem
+        return kept, hidden
 
-    def _beside(self, again: Callable[[], SealedFolder]) -> SealedFolder:
+    def _beside(self, kept: Mapping[int, Place], again: Callable[[], SealedFolder]) -> SealedFolder:
         """Fetch again. Without the pairs of the chunks an answer cannot be verified before all others are here. One
         that is wrong is read anew."""
         try:
             return again()
         except Missing as missing:
-            places = {r.index: (r.tensor, r.chunk) for r in self.game.requests(self.job)}
-            if len(missing.chunks) < self.shape.first_chunk[-1] or len(self._kept) >= len(missing.chunks):
-                for index in self._kept:
-                    self._wrong[index] += places.get(index) in missing.chunks
+            wrong = [index for index, place in kept.items() if place in missing.chunks]
+            verified = len(missing.chunks) < self.shape.first_chunk[-1] or len(wrong) == len(missing.chunks)
+            self._wrong.update(wrong if verified else ())
             raise
 
     def _keep_answer(self, request: Request) -> None:
