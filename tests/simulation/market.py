@@ -36,7 +36,7 @@ DECIDED = {bytes(SELECTORS[name]) for name in ("confirm", "answer", "defer")}
 UNDONE, TEMPTED = {bytes(SELECTORS[name]) for name in ("confirm", "postClaim")}, "reorganise"
 CALLS = ("answer", "revealKey", "defer", "closeDelivery")  # that a cheat may never send
 ORDER_GAS = 600_000  # of the toy referee, which reads more
-KEYS = 3120  # seconds of a key window, the fewest that `vgame trainer` accepts
+KEYS = 5100  # seconds of a key window, the fewest that `vgame trainer` accepts
 
 
 def windows(world: World) -> dict[str, int]:

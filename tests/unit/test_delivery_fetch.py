@@ -218,62 +218,7 @@ def test_an_unreachable_server_is_not_requested_for_every_chunk(sealed, tmp_path
 
     with pytest.raises(Missing) as found:
         fetch(get, SHAPE, offer, tmp_path)
-    every = [(t, c) for t, count in enumerate(SHAPE.chunks) for c in range(count)]
-    assert found.value.all_known and found.value.chunks == every
-    assert len(requested) <= 2 + 2 * TRIES + TRIES * AWAY
-
-
-def away(name: str, first: int, size: int) -> bytes:
-    raise DeliveryError("away")
-
-
-def test_verified_chunks_count_without_a_server(sealed, tmp_path: Path) -> None:
-    """The server has all chunks but the last one of a file, then nothing: only that chunk is missing."""
-    folder, offer = sealed
-    last = (1 + 130 * 64) * 512  # where the last chunk of tensor 1 begins
-
-    def get(name: str, first: int, size: int) -> bytes:
-        if name == "leaves" and first + size > last and first < last + 512:
-            raise DeliveryError("refused")
-        return (folder / name).read_bytes()[first : first + size]
-
-    for source in (get, away, away):
-        with pytest.raises(Missing) as found:
-            fetch(source, SHAPE, offer, tmp_path)
-        assert found.value.chunks == [(1, 130)] and found.value.all_known
-
-
-def test_a_file_that_ends_early_holds_its_verified_chunks(sealed, tmp_path: Path) -> None:
-    folder, offer = sealed
-    for name, unit in (("leaves", 512), ("hashes", 32)):
-        (tmp_path / name).write_bytes((folder / name).read_bytes()[: (1 + 40 * CHUNK) * unit + 7])
-    (tmp_path / "chunks").write_bytes((folder / "chunks").read_bytes())
-    with pytest.raises(Missing) as found:
-        fetch(away, SHAPE, offer, tmp_path)
-    assert found.value.chunks == [*((1, c) for c in range(40, SHAPE.chunks[1])), (2, 0)]
-
-
-def test_nothing_is_requested_or_written_where_everything_is_here(sealed, tmp_path: Path, monkeypatch) -> None:
-    folder, offer = sealed
-    fetch(lambda name, first, size: (folder / name).read_bytes()[first : first + size], SHAPE, offer, tmp_path)
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    def refuse(name: str, first: int, size: int) -> bytes:
-        raise AssertionError(f"{name} is here")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    assert words(fetch(refuse, SHAPE, offer, tmp_path)) == [w.tobytes() for w in WORDS]
-
-
-def test_pairs_that_do_not_fold_are_fetched_again(sealed, tmp_path: Path) -> None:
-    folder, offer = sealed
-    data = (folder / "chunks").read_bytes()
-    for wrong in (data[:-1], bytes([data[0] ^ 1]) + data[1:]):
-        (tmp_path / "chunks").write_bytes(wrong)
-        fetch(lambda name, first, size: (folder / name).read_bytes()[first : first + size], SHAPE, offer, tmp_path)
-        assert (tmp_path / "chunks").read_bytes() == data
+    assert found.value.all_known and len(requested) <= 2 + 2 * TRIES + TRIES * AWAY
 
 
 @pytest.mark.parametrize("sizes", [(300,), (65 * 128,), (1, 130 * 64 * 128 + 5, 700)])

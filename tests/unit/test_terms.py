@@ -136,7 +136,7 @@ def test_windows_of_delivery_are_proposed_only_where_it_is_ordered(bundle: Bundl
     terms = safe_terms(ordered, replace(PACE, state=2), prices)
     size = sum(-(-s.elements // 128) for s in bundle.program.sources) * 544
     fetch = math.ceil(size / 2**20 + 8)
-    assert terms.key_window == 2 * (64 * 15 + KEPT_OUT)  # all requests are deferred in its second half
+    assert terms.key_window == 2 * (130 * 15 + KEPT_OUT) == 5100
     assert terms.confirm_window == math.ceil(1.25 * (terms.key_window + 2 * fetch + KEPT_OUT))
     assert terms.complaint_window == 16 + 15 + KEPT_OUT
     # A request is sent when less than this is left, and its refusal is known before the last fifth.

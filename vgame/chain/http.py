@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from http.client import HTTPResponse
-from http.cookiejar import DefaultCookiePolicy
 from math import inf
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -97,16 +96,25 @@ def _addresses(name: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
+class _Reply(HTTPResponse):
+    """A reply in time. INVARIANT: without cookies, of which a session would keep any number."""
+
+    def __init__(self, sock: socket.socket, **options: Any) -> None:
+        super().__init__(_InTime(sock), **options)  # type: ignore[arg-type]
+
+    def begin(self) -> None:
+        super().begin()
+        for name in ("Set-Cookie", "Set-Cookie2"):
+            del self.headers[name]
+
+
 def _in_time(pool: Any) -> Any:
     """A pool of connections whose replies, from the first header line on, must be complete by `_END`."""
-
-    def reply(_: Any, sock: socket.socket, **options: Any) -> HTTPResponse:
-        return HTTPResponse(_InTime(sock), **options)  # type: ignore[arg-type]
 
     class Connection(pool.ConnectionCls):
         """The connect timeout holds for all addresses of a name together: an untrusted name may have thousands."""
 
-        response_class = reply
+        response_class = _Reply
 
         def _new_conn(self) -> socket.socket:
             name, seconds, end = self._dns_host, self.timeout, time.monotonic() + self.timeout
@@ -187,9 +195,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def careful_session() -> requests.Session:
     """A session for untrusted servers: a reply must come within REPLY_TIMEOUT, uncompressed, and without a
-    redirection. Nothing of it is kept: no cookies."""
+    redirection; no cookie is kept or sent."""
     session = requests.Session()
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.headers["Accept-Encoding"] = "identity"
     session.mount("http://", _InTimeAdapter())
     session.mount("https://", _InTimeAdapter())

@@ -1,5 +1,4 @@
-"""Fetching a sealed state over HTTP: nothing that is served is believed, what is verified is kept, a restart goes on
-behind it.
+"""Fetching a sealed state over HTTP: nothing that is served is believed, what is verified on the disk is not asked for.
 
 In: the URL of a folder (sealed.py), the offer on chain. Out: the same folder here, every byte of it bound to the offer;
 or what is missing, or a node that proves that the trainer cheated.
@@ -7,10 +6,13 @@ or what is missing, or a node that proves that the trainer cheated.
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import requests
@@ -19,13 +21,14 @@ from vgame.chain.http import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session
 from vgame.commit.words import LEAF_BYTES
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK, Pair
-from vgame.delivery.opening import node_of_chunk, root_node
+from vgame.delivery.opening import WrongNode, node_of_chunk, root_node
 from vgame.delivery.sealed import CipherTree, Offer, Piece, SealedFolder, Shape, chunk_levels
-from vgame.errors import DeliveryError
+from vgame.errors import DeliveryError, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
+from vgame.system.files import write_atomic
 
 TRIES = 5  # of one piece, in a row
-AWAY = 8  # chunks in a row that do not come: the server is away
+AWAY = 8  # chunks in a row that do not come: perhaps the server is away
 MOST_READ = 2**22  # bytes that are asked for at once
 
 T = TypeVar("T")
@@ -34,9 +37,9 @@ Progress = Callable[[int, int], None]
 
 
 class Missing(DeliveryError):
-    """These chunks, (tensor, chunk), did not arrive as they were committed. `all_known`: every other one is here."""
+    """These chunks, (tensor, chunk), are not here as they were committed. `all_known`: every other one is."""
 
-    def __init__(self, text: str, chunks: Sequence[tuple[int, int]], all_known: bool = True) -> None:
+    def __init__(self, text: str, chunks: Sequence[tuple[int, int]], all_known: bool) -> None:
         super().__init__(text)
         self.chunks, self.all_known = list(chunks), all_known
 
@@ -74,49 +77,65 @@ class Source:
 def fetch(
     get: Get, shape: Shape, offer: Offer, folder: Path, progress: Progress = lambda done, total: None
 ) -> SealedFolder:
-    """The whole folder, verified; else Missing, or WrongNode. Only what is not here is asked for."""
+    """The whole folder, verified; else Missing, or WrongNode. Of the server is asked what is not verified here."""
     folder.mkdir(parents=True, exist_ok=True)
-    chunks = _chunks(get, shape, offer, folder)
-    missing, done, last, away = [], 0, "", False
-    with _open(folder / "leaves") as leaves, _open(folder / "hashes") as hashes:
-        files = _Files(shape, chunks, leaves, hashes)
-        for piece in shape.pieces():
-            if away:  # what is here still counts
-                wrong, why = files.wrong(piece, *files.read(piece)), last
-            else:
-                wrong, why, away = _complete(get, files, piece)
-            missing += [(piece.tensor, piece.first // CHUNK + c) for c in wrong]
-            last, done = why if wrong else last, done + piece.count
-            progress(done, shape.first_leaf[-1])
-    if missing:
-        tensor, chunk = missing[0]
-        raise Missing(f"tensor {tensor}, chunk {chunk}: {last} ({TRIES} tries)", missing)
-    return SealedFolder(folder, shape)
+    chunks, lacking = _pairs(get, shape, offer, folder)
+    files = _Files(shape, folder, chunks)
+    if lacking is None:
+        lacking = [(piece, wrong) for piece in shape.pieces() if (wrong := files.wrong(piece, *files.read(piece)))]
+    if lacking:
+        server, total = _Server(get, files), shape.first_leaf[-1]
+        done = total - sum(_leaves(piece, wrong) for piece, wrong in lacking)
+        missing = []
+        for piece, wrong in lacking:
+            still = server.piece(piece, wrong)
+            missing += [(piece.tensor, piece.first // CHUNK + c) for c in still]
+            progress(done := done + _leaves(piece, wrong) - _leaves(piece, still), total)
+        if missing:
+            tensor, chunk = missing[0]
+            raise Missing(f"tensor {tensor}, chunk {chunk}: {server.why} ({TRIES} tries)", missing, all_known=True)
+        files.sync()
+    return SealedFolder(folder, shape, chunks)
+
+
+def _leaves(piece: Piece, chunks: Sequence[int]) -> int:
+    """Of so many leaves are these chunks of a piece."""
+    return sum(min(CHUNK, piece.count - CHUNK * c) for c in chunks)
 
 
 # ---- the pairs of the chunks ----
 
 
-def _chunks(get: Get, shape: Shape, offer: Offer, folder: Path) -> np.ndarray:
-    """Of one chunk the offer is the pair. Verified ones stay in the folder. If they are not served, but all leaves are
-    here, they follow from these."""
-    path, size = folder / "chunks", shape.sizes["chunks"]
+Lacking = list[tuple[Piece, list[int]]]  # pieces, and which of their chunks
+
+
+def _pairs(get: Get, shape: Shape, offer: Offer, folder: Path) -> tuple[np.ndarray, Lacking | None]:
+    """The pairs of the chunks, and the chunks that are not here where this is known: from the offer, which is the pair
+    of a single chunk, from the disk, from the leaves if all are here, or else from the server."""
     if shape.first_chunk[-1] == 1:
-        found = bulk.to_rows([Pair(offer.cipher_root, offer.final_state)])
-    elif _size(path) == size and CipherTree(shape, kept := _rows(path.read_bytes())).root == _root(offer):
-        return kept
-    else:
+        chunks = bulk.to_rows([Pair(offer.cipher_root, offer.final_state)])
+        return _kept(chunks, folder), None
+    own = _read(folder / "chunks", 0, shape.sizes["chunks"])
+    if _size(folder / "chunks") == len(own) == shape.sizes["chunks"] and _folds(chunks := _rows(own), shape, offer):
+        return chunks, None
+    if (found := own_chunks(shape, folder)) is not None and _folds(found, shape, offer):
+        return _kept(found, folder), []
+
+    def served() -> np.ndarray:
+        found = _rows(_in_parts(get, "chunks", shape.sizes["chunks"]))
         try:
-            found = _insist(lambda: _checked(_in_parts(get, "chunks", size), shape, offer))
-        except DeliveryError as error:
-            own = own_chunks(shape, folder)
-            if own is None or CipherTree(shape, own).root != _root(offer):
-                every = [(t, c) for t, count in enumerate(shape.chunks) for c in range(count)]
-                raise Missing(f"the pairs of the chunks: {error} ({TRIES} tries)", every) from None
-            found = own
-    if _size(path) != size or path.read_bytes() != found.tobytes():
-        path.write_bytes(found.tobytes())
-    return found
+            if not _folds(found, shape, offer):
+                raise DeliveryError("they do not fold to the pair on chain")
+        except WrongNode:
+            _kept(found, folder)
+            raise
+        return _kept(found, folder)
+
+    try:
+        return _insist(served), None
+    except DeliveryError as error:
+        every = [(t, c) for t, count in enumerate(shape.chunks) for c in range(count)]
+        raise Missing(f"the pairs of the chunks: {error} ({TRIES} tries)", every, all_known=True) from None
 
 
 def _rows(data: bytes) -> np.ndarray:
@@ -127,27 +146,31 @@ def _in_parts(get: Get, name: str, size: int) -> bytes:
     return b"".join(get(name, at, min(MOST_READ, size - at)) for at in range(0, size, MOST_READ))
 
 
-def _root(offer: Offer) -> Pair:
-    return Pair(offer.cipher_root, offer.final_state)
-
-
-def _checked(data: bytes, shape: Shape, offer: Offer) -> np.ndarray:
-    chunks = _rows(data)
+def _folds(chunks: np.ndarray, shape: Shape, offer: Offer) -> bool:
+    """Are these the committed pairs? WrongNode where their root is not the final state."""
     tree = CipherTree(shape, chunks)
-    if tree.root == _root(offer):
-        return chunks
-    if tree.root.cipher == offer.cipher_root:
+    if tree.root.cipher != offer.cipher_root:
+        return False
+    if tree.root.plain != offer.final_state:
         raise root_node(tree, offer.final_state)
-    raise DeliveryError("they do not fold to the pair on chain")
+    return True
+
+
+def _kept(chunks: np.ndarray, folder: Path) -> np.ndarray:
+    """On the disk too, if there is room: without it they can be used all the same."""
+    with suppress(OSError, VgameError):
+        data = chunks.tobytes()
+        if _read(folder / "chunks", 0, len(data) + 1) != data:
+            write_atomic(folder / "chunks", data)
+    return chunks
 
 
 def own_chunks(shape: Shape, folder: Path) -> np.ndarray | None:
     """The pairs of the chunks from the leaves that are here; None where there are not enough of them."""
     if any(_size(folder / name) != shape.sizes[name] for name in ("leaves", "hashes")):
         return None
-    with _open(folder / "leaves") as leaves, _open(folder / "hashes") as hashes:
-        files = _Files(shape, np.empty((0, bulk.PAIR), np.uint8), leaves, hashes)
-        return np.concatenate([files.levels(piece, *files.read(piece))[-1] for piece in shape.pieces()])
+    files = _Files(shape, folder, np.empty((0, bulk.PAIR), np.uint8))
+    return np.concatenate([files.levels(piece, *files.read(piece))[-1] for piece in shape.pieces()])
 
 
 # ---- leaves ----
@@ -155,24 +178,40 @@ def own_chunks(shape: Shape, folder: Path) -> np.ndarray | None:
 
 @dataclass
 class _Files:
-    """Ciphertext and true hashes as far as they are here; what was never written reads as zeros."""
+    """Ciphertext and true hashes as far as they are here; what was never written reads as zeros, or ends."""
 
     shape: Shape
+    folder: Path
     chunks: np.ndarray
-    leaves: IO[bytes]
-    hashes: IO[bytes]
 
     def read(self, piece: Piece) -> tuple[bytes, bytes]:
-        leaves, hashes = piece.count * LEAF_BYTES, piece.count * bulk.HASH
-        self.leaves.seek(piece.at * LEAF_BYTES)
-        self.hashes.seek(piece.at * bulk.HASH)
-        return self.leaves.read(leaves).ljust(leaves, b"\0"), self.hashes.read(hashes).ljust(hashes, b"\0")
+        return (
+            _read(self.folder / "leaves", piece.at * LEAF_BYTES, piece.count * LEAF_BYTES),
+            _read(self.folder / "hashes", piece.at * bulk.HASH, piece.count * bulk.HASH),
+        )
 
     def write(self, piece: Piece, cipher: bytes, true: bytes) -> None:
-        self.leaves.seek(piece.at * LEAF_BYTES)
-        self.leaves.write(cipher)
-        self.hashes.seek(piece.at * bulk.HASH)
-        self.hashes.write(true)
+        _write(self.folder / "leaves", piece.at * LEAF_BYTES, cipher)
+        _write(self.folder / "hashes", piece.at * bulk.HASH, true)
+
+    def sync(self) -> None:
+        """After this a power failure loses nothing: what is confirmed need not be served any more."""
+        for name in ("leaves", "hashes"):
+            with open(self.folder / name, "rb") as file:
+                os.fsync(file.fileno())
+
+    def keep(self, piece: Piece, cipher: bytes, true: bytes) -> list[int]:
+        """Write a piece of which nothing is here, if a chunk of it is as committed; those that are not. A wrong node
+        is written too: it is shown again after a restart."""
+        try:
+            wrong = self.wrong(piece, cipher, true)
+        except WrongNode:
+            with suppress(OSError):
+                self.write(piece, cipher, true)
+            raise
+        if len(wrong) < _count(piece):
+            self.write(piece, cipher, true)
+        return wrong
 
     def levels(self, piece: Piece, cipher: bytes, true: bytes) -> list[np.ndarray]:
         leaves = np.frombuffer(cipher, np.uint8).reshape(-1, LEAF_BYTES)
@@ -181,13 +220,16 @@ class _Files:
         return chunk_levels(self.shape, piece.tensor, pairs)
 
     def wrong(self, piece: Piece, cipher: bytes, true: bytes) -> list[int]:
-        """Chunks of the piece whose pairs are others; WrongNode where the committed one does not follow from what is
-        below it."""
-        if len(cipher) != piece.count * LEAF_BYTES or len(true) != piece.count * bulk.HASH:
-            return list(range(-(-piece.count // CHUNK)))
-        levels = self.levels(piece, cipher, true)
+        """Chunks of the piece that are not whole, or whose pairs are others; WrongNode where the committed one does not
+        follow from what is below it."""
+        every, here = _count(piece), min(len(cipher) // LEAF_BYTES, len(true) // bulk.HASH)
+        whole = every if here >= piece.count else here // CHUNK
+        if not whole:
+            return list(range(every))
+        count = min(piece.count, whole * CHUNK)
+        levels = self.levels(replace(piece, count=count), cipher[: count * LEAF_BYTES], true[: count * bulk.HASH])
         first = self.shape.first_chunk[piece.tensor] + piece.first // CHUNK
-        own = self.chunks[first : first + len(levels[-1])]
+        own = self.chunks[first : first + whole]
         found = np.flatnonzero((levels[-1] != own).any(axis=1))
         for c in found:
             if len(levels) > 1 and (levels[-1][c, : bulk.HASH] == own[c, : bulk.HASH]).all():
@@ -195,56 +237,64 @@ class _Files:
                 raise node_of_chunk(
                     tree, piece.tensor, piece.first // CHUNK + int(c), levels[-2][2 * c : 2 * c + 2], own[c]
                 )
-        return found.tolist()
+        return [*found.tolist(), *range(whole, every)]
 
 
-def _complete(get: Get, files: _Files, piece: Piece) -> tuple[list[int], str, bool]:
-    """(chunks of the piece that are not here yet, why, the server is away)."""
-    wrong, why = files.wrong(piece, *files.read(piece)), ""
-    if len(wrong) == -(-piece.count // CHUNK):
-        for _ in range(TRIES):
+def _count(piece: Piece) -> int:
+    """Chunks of a piece."""
+    return -(-piece.count // CHUNK)
+
+
+@dataclass
+class _Server:
+    """Gives what is not here, until it is away: AWAY chunks in a row do not come, nor the last one of their piece, nor
+    the next piece."""
+
+    get: Get
+    files: _Files
+    row: int = 0  # chunks in a row that did not come
+    why: str = ""  # the last one did not come
+    away: bool = False
+
+    def piece(self, piece: Piece, wrong: list[int]) -> list[int]:
+        """Those of these chunks of a piece that do not come."""
+        if self.away:
+            return wrong
+        doubt = self.row >= AWAY
+        still = self._chunks(piece, wrong)
+        self.away = doubt and still == wrong
+        return still
+
+    def _chunks(self, piece: Piece, wrong: list[int]) -> list[int]:
+        if len(wrong) == _count(piece) > 1:
+            wrong = self._ask(piece)
+        left, still = deque(wrong), []
+        while left:
+            doubt = self.row >= AWAY
+            c = left.pop() if doubt else left.popleft()
+            if self._ask(self.files.shape.chunk(piece.tensor, piece.first // CHUNK + c)):
+                still.append(c)
+                self.row += 1
+                if doubt:
+                    break
+        return sorted([*still, *left])
+
+    def _ask(self, piece: Piece) -> list[int]:
+        """The chunks of a piece that did not come, or not as committed. Tried once if many others did not."""
+        why = ""
+        for _ in range(TRIES if self.row < AWAY else 1):
             try:
-                found = _get(get, piece)
+                cipher = self.get("leaves", piece.at * LEAF_BYTES, piece.count * LEAF_BYTES)
+                true = self.get("hashes", piece.at * bulk.HASH, piece.count * bulk.HASH)
             except DeliveryError as error:
                 why = str(error)
                 continue
             why = "it is not what was committed"
-            if len(still := files.wrong(piece, *found)) < len(wrong):
-                files.write(piece, *found)
-                wrong = still
-                break
-    if piece.count <= CHUNK:
-        return wrong, why, False
-    missing: list[int] = []
-    for at, c in enumerate(wrong):
-        if len(missing) >= AWAY and missing[-AWAY:] == list(range(c - AWAY, c)):
-            return missing + wrong[at:], why, True
-        if why_not := _chunk(get, files, piece, c):
-            why = why_not
-            missing.append(c)
-    return missing, why, False
-
-
-def _chunk(get: Get, files: _Files, piece: Piece, c: int) -> str:
-    """One chunk of a piece by itself: why it did not come, or nothing."""
-    own = files.shape.chunk(piece.tensor, piece.first // CHUNK + c)
-    why = ""
-    for _ in range(TRIES):
-        try:
-            found = _get(get, own)
-        except DeliveryError as error:
-            why = str(error)
-            continue
-        if not files.wrong(own, *found):
-            files.write(own, *found)
-            return ""
-        why = "it is not what was committed"
-    return why
-
-
-def _get(get: Get, piece: Piece) -> tuple[bytes, bytes]:
-    cipher = get("leaves", piece.at * LEAF_BYTES, piece.count * LEAF_BYTES)
-    return cipher, get("hashes", piece.at * bulk.HASH, piece.count * bulk.HASH)
+            if len(wrong := self.files.keep(piece, cipher, true)) < _count(piece):
+                self.row = 0
+                return wrong
+        self.why = why
+        return list(range(_count(piece)))
 
 
 def keep_chunk(shape: Shape, folder: Path, tensor: int, chunk: int, cipher: bytes, true: bytes) -> None:
@@ -253,8 +303,10 @@ def keep_chunk(shape: Shape, folder: Path, tensor: int, chunk: int, cipher: byte
     if len(cipher) != piece.count * LEAF_BYTES or len(true) != piece.count * bulk.HASH:
         raise DeliveryError(f"tensor {tensor}, chunk {chunk}: what is shown has another size than this chunk")
     folder.mkdir(parents=True, exist_ok=True)
-    with _open(folder / "leaves") as leaves, _open(folder / "hashes") as hashes:
-        _Files(shape, np.empty((0, bulk.PAIR), np.uint8), leaves, hashes).write(piece, cipher, true)
+    files = _Files(shape, folder, np.empty((0, bulk.PAIR), np.uint8))
+    if files.read(piece) != (cipher, true):
+        files.write(piece, cipher, true)
+        files.sync()
 
 
 def _insist(get: Callable[[], T]) -> T:
@@ -271,5 +323,16 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _open(path: Path) -> IO[bytes]:
-    return open(path, "r+b" if path.exists() else "w+b")
+def _read(path: Path, at: int, size: int) -> bytes:
+    """Bytes of a file as far as it goes."""
+    if not path.exists():
+        return b""
+    with open(path, "rb") as file:
+        file.seek(at)
+        return file.read(size)
+
+
+def _write(path: Path, at: int, data: bytes) -> None:
+    with open(path, "r+b" if path.exists() else "w+b") as file:
+        file.seek(at)
+        file.write(data)

@@ -27,7 +27,7 @@ FEE_SHARE = 8
 LONGEST_WINDOW = 90 * 86_400  # seconds: the longest lock of a bond by one window or by the other side's clock
 
 FINAL = 900  # seconds until a confirmation is final, for a node without finality (vgame/chain/connection.py)
-REQUESTS = 64  # requests of a client, each answered by one transaction
+REQUESTS = 64  # requests of a client, each deferred or answered by one transaction
 LINE = 2**20  # bytes a second, the least bandwidth of the client
 
 #: Upper bound on the gas of each call, mode `correct`, sums of one block. A test compares it with the measurements in
@@ -164,15 +164,20 @@ def needed_fee(moves: Moves, slot: int, terms: Terms) -> int:
     return ceil(terms.trainer_bond * moves.trainer * slot / terms.challenge_window)
 
 
+def needed_key_window(inclusion: int, censorship: int) -> int:
+    """The confirmation is final, then the key is sent. And half of it, since nothing is deferred in the other half,
+    suffices for two transactions for each request, of which one fails if the base fee moves meanwhile, for one that is
+    pending, and for the block that shows the half is over (docs/delivery.md section 3)."""
+    return max(FINAL + inclusion + censorship, 2 * ((2 * REQUESTS + 2) * inclusion + censorship))
+
+
 def needed_delivery(bundle: Bundle, pace: Pace, inclusion: int, censorship: int) -> dict[str, int]:
-    """The windows of delivery. Key: the confirmation is final, all requests are answered; or all are deferred in its
-    second half, in which the trainer defers. Confirm: the time to fetch
-    twice; a refused request is known before the last fifth, which remains for `decline` (docs/delivery.md section 3).
+    """The windows of delivery. Key: `needed_key_window`. Confirm: the time to fetch twice; a refused request is known
+    before the last fifth, which remains for `decline` (docs/delivery.md section 3).
     Complaint: the time to decipher twice. Both are counted in measured hashings of the state: fetching hashes
     ciphertext and true leaves, deciphering hashes keystream and leaves."""
     size = sum(leaf_count(source.elements) for source in bundle.program.sources) * (LEAF_BYTES + 32)
-    answers = REQUESTS * inclusion + censorship
-    key = max(FINAL + answers, 2 * answers)
+    key = needed_key_window(inclusion, censorship)
     fetch = ceil(size / LINE + 4 * pace.state)
     return {
         "confirm_window": ceil(1.25 * (key + 2 * fetch + censorship)),
@@ -224,7 +229,7 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int) -> list[str
         diverged_pay=terms.reward // 10,
     )
     if terms.confirm_window:
-        found += _below(terms, key_window=needed_delivery(bundle, pace, INCLUSION, KEPT_OUT)["key_window"])
+        found += _below(terms, key_window=needed_key_window(INCLUSION, KEPT_OUT))
     longest = ("challenge_window", "auditor_budget", "confirm_window", "key_window", "complaint_window")
     return found + _above(terms, **dict.fromkeys(longest, LONGEST_WINDOW))
 

@@ -1,0 +1,89 @@
+"""The client with a server that gives little: what is on its disk, and what the trainer answers, suffices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from exchange import DELIVERY
+from scene import Scene
+from test_delivery_agents import Partial, chunk_1_of_tensor_1
+
+from vgame.chain.records import Phase
+from vgame.delivery import fetch as fetching
+from vgame.delivery.sealed import Piece, Shape
+from vgame.errors import DeliveryError
+
+SPEC = DELIVERY.spec
+SHAPE = Shape([s.elements for s in DELIVERY.program.states])
+EVERY = [(t, c) for t, count in enumerate(SHAPE.chunks) for c in range(count)]
+
+
+@pytest.fixture
+def sides(scene: Scene, tmp_path: Path) -> Partial:
+    return Partial(scene, tmp_path)
+
+
+@pytest.mark.parametrize("served", ["nothing", "the pairs alone", "the pairs once"])
+def test_a_small_state_arrives_by_requests_alone(sides: Partial, monkeypatch: pytest.MonkeyPatch, served: str) -> None:
+    """Each chunk is requested once."""
+    monkeypatch.setattr(fetching, "AWAY", 1)
+    sides.refuse = lambda name, *_: served == "nothing" or name != "chunks"
+    sides.claim()
+    sides.is_refused()
+    if served == "the pairs once":
+        sides.refuse = lambda *_: True
+    sides.wait(SPEC.confirm_window // 4)
+    for _ in range(3):
+        sides.is_refused()
+    while sides.play.phase is Phase.DELIVERING:
+        if not sides.trainer.step():
+            sides.play.advance(20)
+        try:
+            sides.receive()
+        except DeliveryError:
+            continue
+    assert sides.receive() is not None
+    assert sorted(sides.requested_chunks()) == EVERY
+
+
+def test_one_lost_chunk_is_requested_when_the_server_goes_away(sides: Partial) -> None:
+    sides.refuse = chunk_1_of_tensor_1
+    sides.claim()
+    sides.is_refused()
+    sides.refuse = lambda *_: True
+    sides.fresh()
+    sides.wait(SPEC.confirm_window // 4)
+    sides.is_refused()
+    assert sides.requested_chunks() == [(1, 1)]
+    assert sides.trainer.step() and sides.receive() is None
+    assert sides.game.exchange(sides.play.id).confirmed_at
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_restarted_client_complains_from_its_disk(
+    sides: Partial, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """Nothing is asked of the server, nothing is written."""
+
+    def garbage(piece: Piece, true: object, cipher: object) -> None:
+        cipher[:] ^= 90  # type: ignore[index]
+
+    def no_room(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    sides.claim(garbage)
+    assert sides.receive() is None
+    asked: list[str] = []
+    sides.refuse = lambda name, *_: not asked.append(name)  # type: ignore[func-returns-value]
+    while sides.play.phase is Phase.DELIVERING:
+        if not sides.trainer.step():
+            sides.play.advance(20)
+    sides.fresh()
+    if full:
+        for name in ("_write", "write_atomic"):
+            monkeypatch.setattr(fetching, name, no_room)
+        monkeypatch.setattr(Path, "write_bytes", no_room)
+    with pytest.raises(DeliveryError, match="the complaint has been sent"):
+        sides.receive()
+    assert sides.play.phase is Phase.UNDELIVERED and not asked
