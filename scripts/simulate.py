@@ -32,7 +32,7 @@ ROOMS = ("agents", "attacks", "chain", "commit", "dispute", "errors.py", "job", 
 GAME = ("frauds", "ghost", "places", "revm_calls", "revm_chain", "revm_node", "scene", "toy")
 #: No story of disputes runs these, nor vgame.delivery.
 SALES = [f"tests/simulation/{name}.py" for name in ("market", "sale", "shelf", "shown_fee")]
-SALES += ["vgame/chain/http.py", "vgame/job/terms.py"]
+SALES += ["vgame/attacks/exchange.py", "vgame/chain/http.py", "vgame/job/terms.py"]
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*.py", ":(exclude)contracts/findings.toml")

@@ -20,7 +20,7 @@ from vgame.delivery.buyer import Buyer
 from vgame.delivery.cipher import job_key
 from vgame.delivery.fetch import Get
 from vgame.delivery.opening import bad_leaf, root_node
-from vgame.delivery.rules import MOST_REQUESTS, read
+from vgame.delivery.rules import MOST_REQUESTS, STEADY, read
 from vgame.delivery.sealed import Change, Piece, SealedFolder, read_offer, seal, write_offer
 from vgame.delivery.seller import Seller
 from vgame.dispute.trainer import Trainer
@@ -216,7 +216,7 @@ def _request_all(x: Exchange) -> None:
     places = [(t, c) for t, count in enumerate(x.seller.shape.chunks) for c in range(count)]
     now = read(x.client, x.job)
     for index, place in enumerate(places[:MOST_REQUESTS]):
-        x.buyer._request(now, index, *place)
+        x.buyer._request(now, index, *place, STEADY * now.base)
     if len(places) >= MOST_REQUESTS:
         request = (*_offered(x), MOST_REQUESTS, *places[0], 0, x.buyer.record(0))
         x.refused("TooManyRequests", x.client, "request", *request)
