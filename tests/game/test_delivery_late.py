@@ -21,7 +21,7 @@ from web3 import Web3
 from vgame.agents import delivery
 from vgame.chain.abi import abi_type, full_abi
 from vgame.chain.records import Phase
-from vgame.delivery import buyer
+from vgame.delivery import buyer, calls
 from vgame.errors import DeliveryError, NotYet, VgameError
 from vgame.system.progress import Reporter
 
@@ -227,7 +227,7 @@ def test_a_withdrawal_that_waits_is_no_lack_of_money(
     """The client's wallet is short, its money is in the contract: refunds of its other jobs, which come one by one. It
     has withdrawn the first one a moment ago, and the next one waits for 12 s."""
     gas = 100_000_000  # for `decline`: this node wants the gas of a whole block for an estimate
-    monkeypatch.setattr(buyer, "CALL_GAS", gas)
+    monkeypatch.setattr(calls, "CALL_GAS", gas)
     sides = Away(far, tmp_path)
     client, account = sides.play.client, sides.play.client.wallet
     others = [far.post(SETUP, account) for _ in range(2)]

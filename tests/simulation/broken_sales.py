@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 import vgame.delivery.buyer as buying
-import vgame.delivery.requests as requests
+import vgame.delivery.calls as calls
 import vgame.delivery.rules as rules
 import vgame.delivery.seller as selling
 from vgame.delivery.rules import Duty, Snapshot
@@ -96,12 +96,12 @@ BROKEN: dict[str, Patches] = {
     "answers the first request only": ((selling, "selling", first_only),),
     "trusts the newest block": ((selling, "selling", newest_block),),
     "reveals too late": ((selling, "selling", final_only),),
-    "never calls what is overdue": ((buying, "overdue", no_call), (requests, "overdue", no_call)),
+    "never calls what is overdue": ((buying, "overdue", no_call), (calls, "overdue", no_call)),
     "confirms unseen": ((buying, "confirming", unseen), (buying.Buyer, "fetch", Once.fetch)),
-    "declines too early": ((requests, "declining", too_early),),
-    "never declines": ((requests, "declining", not_declined),),
+    "declines too early": ((calls, "declining", too_early),),
+    "never declines": ((calls, "declining", not_declined),),
     "never requests": ((buying.Buyer, "_wanted", nothing),),
-    "never raises": ((requests, "raising", nothing),),
+    "never raises": ((calls, "raising", nothing),),
     "never complains": ((buying.Buyer, "_complain", Silent._complain),),
     "fetches without end": ((buying.Buyer, "_get", Endless._get),),
     "keeps nothing to decline": ((buying.Buyer, "_check_funds", Empty._check_funds),),

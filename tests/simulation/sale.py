@@ -28,7 +28,7 @@ from world import FINAL, Account
 
 import vgame.agents.delivery as delivery
 import vgame.agents.roles as roles
-import vgame.delivery.requests as requests
+import vgame.delivery.calls as calls
 from vgame.chain.records import Job, Phase
 from vgame.delivery.rules import WORST_INCLUSION, Snapshot
 
@@ -81,7 +81,7 @@ class Sale(Story):
         if role == "seller":
             return self.spec.trainer_bond + ETHER
         self.rich = not self.world.tape.chance(40)
-        return self.spec.reward + (100 * ETHER if self.rich else (ORDER_GAS + requests.CALL_GAS) * price)
+        return self.spec.reward + (100 * ETHER if self.rich else (ORDER_GAS + calls.CALL_GAS) * price)
 
     def play(self) -> list[str]:
         dice = SimpleNamespace(choice=self._choice, token_bytes=lambda n: bytes(range(n)))
@@ -89,7 +89,7 @@ class Sale(Story):
         patches = (
             (roles, "seller_of", lambda *_: seller(self.folder / "seller", self.jobs[0])),
             (delivery, "source_record", record),
-            (requests, "secrets", dice),
+            (calls, "secrets", dice),
             *self.patches,
         )
         with self.shown as stack:

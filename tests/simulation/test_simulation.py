@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
 import pytest
 from broken import CASTS
 from story import Cast, Story
 from tape import Tape, shorten
 from wide import of_many
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+import simulate
 
 DAILY = range(12)
 #: Among these seeds each but RARE is found, most of them within the first hundred.
@@ -33,6 +41,26 @@ def test_outside_the_envelope_there_is_one_stake_on_a_claim() -> None:
 @pytest.mark.parametrize("name", of_many((name for name in CASTS if name not in RARE), *QUICK))
 def test_a_broken_player_is_found(name: str) -> None:
     assert first_found(CASTS[name], SEEDS) is not None
+
+
+def test_no_dispute_runs_what_does_not_begin_its_seeds_anew() -> None:
+    """The files that `simulate.commit` leaves out, and the delivery."""
+    called: set[str] = set()
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.add(frame.f_code.co_filename)
+
+    for seed in range(20):
+        story = Story(Tape(seed))
+        sys.setprofile(look)
+        try:
+            story.play()
+        finally:
+            sys.setprofile(None)
+    paths = {Path(name).relative_to(simulate.ROOT).as_posix() for name in called if name.startswith(str(simulate.ROOT))}
+    assert "vgame/agents/staking.py" in paths and not paths.intersection(simulate.UNPLAYED)
+    assert not [path for path in paths if path.startswith("vgame/delivery/")]
 
 
 def test_one_tape_is_one_story() -> None:

@@ -22,7 +22,7 @@ from wide import of_many
 
 from vgame.arithmetic import vendor
 from vgame.arithmetic.certified import dot, own_kernels
-from vgame.arithmetic.indexed_matrix import Matrix, places_of
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, places_of
 from vgame.arithmetic.numba import products as own
 from vgame.arithmetic.numba.fused_tile import FORMS, Form, form_of, fused_tile
 from vgame.arithmetic.torch import products, rounding_test
@@ -135,6 +135,37 @@ def test_rows_are_read_in_place(batches: tuple[int, int], k: int) -> None:
     for x, y in itertools.chain(((x, b) for x in layouts(a)), ((a, y) for y in layouts(b))):
         sums, squares = sums_of(x, y)
         assert torch.equal(sums, expected[0]) and all(map(torch.equal, squares, expected[1]))
+
+
+@pytest.mark.parametrize("batches", [(1, 1), (3, 1), (1, 3), (3, 3)])
+@pytest.mark.parametrize("k", [5, 256, 300])
+def test_groups_of_rows_do_not_show(batches: tuple[int, int], k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for one tile's rows at a time, panels of b serve several groups of rows, and several batches."""
+    a, b = draw("wide", batches[0], 3 * HOST.rows + 5, k), draw("wide", batches[1], 2 * HOST.columns + 3, k, seed=1)
+    expected = sums_of(a, b)
+    monkeypatch.setattr(own, "NEAR", 1)
+    found = sums_of(a, b)
+    assert torch.equal(found[0], expected[0]) and all(map(torch.equal, found[1], expected[1]))
+    assert_in_order(a[:, ::9], b[:, ::9])
+
+
+@pytest.mark.parametrize("together", [1, 3, 4, 5, HOST.columns])
+@pytest.mark.parametrize("run", [1, 3, 8, 9, 20, 300])
+@pytest.mark.parametrize("form", [HOST, FORMS["fma"], Form(3, 1, 2)], ids=str)
+def test_every_way_to_read_a_row(form: Form, run: int, together: int) -> None:
+    """Rows in groups that lie beside each other, terms in runs with gaps; what lies between must not be read."""
+    rows, terms = 2 * HOST.columns + 1, 300
+    columns = np.arange(terms) + np.arange(terms) // run * (rows + 7)
+    begins = np.arange(rows) + np.arange(rows) // together * int(columns[-1] + 2)
+    memory = torch.full((int(begins[-1] + columns[-1]) + 1,), torch.nan)
+    used = torch.from_numpy(begins[:, None] + columns)
+    memory[used] = draw("wide", 1, 1, memory.numel())[0, 0][used]
+    a, b = IndexedMatrix(memory, begins[None], columns), draw("wide", 1, 5, terms, seed=1)
+    for left, right in ((a, b), (b, a)):
+        found = sums_of(left, right, form)
+        expected = sums_of(*(x if isinstance(x, torch.Tensor) else x.whole() for x in (left, right)), form)
+        assert torch.equal(found[0], expected[0]) and all(map(torch.equal, found[1], expected[1]))
+    assert bool(found[0].isfinite().all())
 
 
 def test_infinities_and_nan_stay_in_their_rows() -> None:

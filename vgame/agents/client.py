@@ -11,7 +11,8 @@ from vgame.agents.status import read_game
 from vgame.chain.final import final_jobs
 from vgame.chain.game import Game
 from vgame.chain.records import JobSpec, Phase, Turn
-from vgame.delivery.buyer import CALL_GAS, late_trainer
+from vgame.delivery.buyer import late_trainer
+from vgame.delivery.calls import CALL_GAS
 from vgame.dispute.player import BATCH, lapsed
 from vgame.errors import Abstain, ChainError, VgameError
 from vgame.job.bundle import Bundle, load_bundle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +15,8 @@ UNIT = 2.0**-53
 SLACK = 1 + 2.0**-19
 #: Longest sum for which SLACK is proved.
 MAX_TERMS = 1 << 31
+#: An error that leaves no sum certain before the last digit.
+NEVER_CERTAIN = math.inf
 #: The "lowest bit" of zero: 2^1024 reads as infinity.
 OF_ZERO = 1024
 

@@ -26,7 +26,7 @@ from dataclasses import astuple, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -34,11 +34,10 @@ from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
 from vgame.chain.records import Event, Job, JobSpec, Phase, Request
+from vgame.delivery.calls import Calls, call_of
 from vgame.delivery.cipher import key_hash
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
-from vgame.delivery.requests import CALL_GAS as CALL_GAS
-from vgame.delivery.requests import Requests, call_of
 from vgame.delivery.rules import Place, Snapshot, confirming, look_end, overdue, read, undecided
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
 from vgame.errors import ChainError, DeliveryError, EndpointError, NotYet, Undelivered, VgameError
@@ -46,6 +45,7 @@ from vgame.errors import ChainError, DeliveryError, EndpointError, NotYet, Undel
 FAILED = frozenset({Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})  # no state comes
 
 Write = Callable[[Piece, np.ndarray], None]
+T = TypeVar("T")
 
 
 def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
@@ -53,7 +53,7 @@ def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
     return call_of(job, overdue(read(game, job)))
 
 
-class Buyer(Requests):
+class Buyer(Calls):
     """Receives one job's state into `folder`. `terms`: those of the bundle, whose hash the job is."""
 
     def __init__(
@@ -221,17 +221,17 @@ class Buyer(Requests):
 
     # ---- complaints ----
 
-    def _complaining(self, what: Callable[[], Any]) -> None:
+    def _complaining(self, what: Callable[[], T]) -> T:
         """Do it; what proves that the trainer cheated goes to the contract."""
         try:
-            what()
+            return what()
         except WrongNode as wrong:
             self._complain("badNode", "a true hash that is not that of its children", wrong.children, wrong.place)
         except BadLeaf as bad:
             text = f"leaf {bad.leaf} of tensor {bad.tensor} does not decipher to what was committed"
             self._complain("badLeaf", text, self.key(), bad.tensor, bad.leaf, bad.cipher, bad.place)
 
-    def _complain(self, name: str, text: str, *args: object) -> None:
+    def _complain(self, name: str, text: str, *args: object) -> NoReturn:
         phase = self.game.job(self.job).phase
         if phase is Phase.CLAIMED:
             raise DeliveryError(f"{text}: the trainer cheats; the contract hears it when the claim is final")
@@ -258,9 +258,7 @@ class Buyer(Requests):
             return
         own = self.game.wallet is not None and self.game.wallet.address == s.job.client
         failed = self._raise_prices(s) if own else {}
-        looked: list[Exception | None] = []
-        self._complaining(lambda: looked.append(self._look(s)))
-        (problem,) = looked
+        problem = self._complaining(lambda: self._look(s))
         if own:
             hidden = problem is not None and not isinstance(problem, Missing)
             held = self._lasting.held("hidden", hidden)

@@ -169,10 +169,10 @@ def overdue(s: Snapshot) -> Duty | None:
 
 
 def raising(s: Snapshot) -> list[Duty]:
-    """Requests that need another price. Deferred ones, before the trainer may drop them: those that the base fee has
-    outgrown, and by one wei the others, since a raise ends the deferral and a later block may outgrow them. Requests
-    that are outgrown when twice the time for an answer has passed, for `refused` is possible up to their price only. In
-    the last tenth all that are outgrown: what is dropped after the confirm window cannot be requested again."""
+    """Requests that need a higher price. A deferred one before the trainer may drop it: by one wei if the base fee is
+    not above its price, because a raise ends the deferral. One below the base fee after twice the time for an answer,
+    because `refused` needs a price that holds; and in the last tenth of the confirm window, because a request that is
+    dropped later cannot be made again."""
     window, last, found = s.job.spec.key_window, undecided(s) and s.left <= s.margin, []
     for r in s.open:
         outgrown = s.base > r.price
@@ -196,10 +196,10 @@ def raise_in_time(s: Snapshot, now: int) -> bool:
 
 
 def look_end(s: Snapshot) -> int:
-    """Second by which a look at what is served has to be over: when requests are due, then after a twentieth of the
-    confirm window, or half of what is left, but not after `decline` is due. So the time suffices for several looks of a
-    process that is started again, and half of the last tenth is left to send what is due. While a request is open, an
-    eighth of a key window at most: in each half of one its price is looked at."""
+    """Second at which fetching ends: when requests are due; later after a twentieth of the confirm window or half of
+    the remaining time, and when `decline` is due. This suffices for several looks of a process that is restarted, and
+    leaves time for calls. While a request is open, after an eighth of a key window: its price is compared with the base
+    fee several times in each half."""
     longest = s.job.spec.confirm_window // 20
     if s.open:
         longest = min(longest, s.job.spec.key_window // 8)

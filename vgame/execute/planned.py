@@ -44,7 +44,7 @@ from vgame.program.operators import (
     Variant,
 )
 from vgame.program.program import Program
-from vgame.system.threads import each, portions
+from vgame.system.threads import bind_share
 
 #: Limit of words of state, and of live words in a step, for a plan: above it, Python's share of the time is small.
 MOST = 1 << 23
@@ -202,7 +202,7 @@ class Planned:
                 return self._filled(
                     index,
                     operator,
-                    lambda out: self._shared(out.size, 4 * length, partial(rows.place_of_largest, a, length, out)),
+                    lambda out: bind_share(out.size, 4 * length, partial(rows.place_of_largest, a, length, out)),
                 )
             case Philox():
                 return self._filled(index, operator, lambda out: partial(self._draw, out.view(np.uint32), index))
@@ -233,16 +233,12 @@ class Planned:
         source = (x if x.is_contiguous() else self.places.copied(x)).reshape(-1).numpy()
 
         def call_of(out: np.ndarray) -> Call:
-            return self._shared(source.size, 8, lambda first, last: fill(function, source[first:last], out[first:last]))
+            def run(first: int, last: int) -> None:
+                fill(operator.function, source[first:last], out[first:last])
 
-        function = operator.function
+            return bind_share(source.size, 8, run)
+
         return self._filled(index, operator, call_of)
-
-    @staticmethod
-    def _shared(count: int, size: int, run: Callable[[int, int], object]) -> Call:
-        """`run` of all items, shared by the threads; an item is worth `size` elements."""
-        jobs = [partial(run, *span) for span in portions(count, size)]
-        return jobs[0] if len(jobs) == 1 else partial(each, jobs)
 
     def _copy(self, index: int, operator: Copy) -> bool:
         *front, behind = operator.accesses

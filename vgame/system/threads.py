@@ -274,6 +274,14 @@ def portions(count: int, size: int, worth: int | None = None) -> list[tuple[int,
     return [(edges[i], edges[i + 1]) for i in range(parts)]
 
 
+def bind_share(
+    count: int, size: int, run: Callable[[int, int], object], worth: int | None = None
+) -> Callable[[], object]:
+    """A function that computes `share`, divided once."""
+    jobs = [partial(run, *part) for part in portions(count, size, worth)]
+    return jobs[0] if len(jobs) == 1 else partial(each, jobs)
+
+
 def share(count: int, size: int, run: Callable[[int, int], Result], worth: int | None = None) -> list[Result]:
     """[run(first, last), ...] over 0..count-1 in order, in `portions`."""
     return each([partial(run, *part) for part in portions(count, size, worth)])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import gate
-from vgame.arithmetic.certificate import MAX_TERMS, SLACK, tally
+from vgame.arithmetic.certificate import MAX_TERMS, NEVER_CERTAIN, SLACK, tally
 from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix, places_of
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
@@ -42,9 +42,6 @@ ALIGNED = 64
 WORTH = 1 << 22
 #: Cost of gathering per term, relative to a vendor product: torch passes, compiled loops.
 GATHERING, GATHERING_COMPILED = 250, 40
-
-#: An error that leaves no sum certain before the last digit.
-NEVER_CERTAIN = math.inf
 
 Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
 

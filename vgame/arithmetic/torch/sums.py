@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic import gate
-from vgame.arithmetic.certificate import MAX_TERMS, SLACK, tally
+from vgame.arithmetic.certificate import MAX_TERMS, NEVER_CERTAIN, SLACK, tally
 from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
@@ -29,7 +29,7 @@ from vgame.arithmetic.torch.rounding_test import enclose, hard_part, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
 from vgame.arithmetic.vendor import NATIVE, vendor
 from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
-from vgame.system.threads import each, portions
+from vgame.system.threads import bind_share
 
 #: Rows of fewer terms are tested for exactness before the rounding test; rows of at least TWO_STAGES are added in
 #: blocks.
@@ -44,8 +44,6 @@ LEAST_RUN = 16
 AT_ONCE = np.zeros(1, np.int64)
 #: Largest length of rows whose ones lie in memory, so that they are not collected.
 MOST_ONES = 1 << 16
-#: An error that leaves no sum certain before the last digit.
-NEVER_CERTAIN = math.inf
 
 
 def narrow_rows(a: Matrix) -> Tensor:
@@ -154,8 +152,7 @@ def bind_sums(source: tuple, out: Tensor) -> Callable[[], object]:
             exact()(found[first : first + number], 0, number)
         tally(last - first, 0, number)
 
-    jobs = [partial(part, *span) for span in portions(count, length)]
-    return jobs[0] if len(jobs) == 1 else partial(each, jobs)
+    return bind_share(count, length, part)
 
 
 def _exact_sums(source: tuple, bounds: tuple[Tensor, Tensor], out: Tensor) -> compiled_exact.ExactProducts:

@@ -59,8 +59,8 @@ def call_of(job: bytes, duty: Duty | None) -> tuple[Any, ...] | None:
     return duty.call, job, duty.request.index if duty.request else int(Phase.DELIVERING)
 
 
-class Requests:
-    """The requests for one job. `record`: the source record of a tensor with its path, as the contract takes it."""
+class Calls:
+    """Those for one job. `record`: the source record of a tensor with its path, as the contract takes it."""
 
     def __init__(self, game: Game, job: bytes, shape: Shape, record: Callable[[int], Any]) -> None:
         self.game, self.job, self.shape, self.record = game, job, shape, record
@@ -144,7 +144,7 @@ class Requests:
             return failed | {r.index: problem for r in raises}
         for r in raises:
             try:
-                if not raise_in_time(s, self._now(s)):  # it can be paid later, and passes if it did not fail before
+                if not raise_in_time(s, self._now(s)):  # no reason to decline, unless it failed before
                     failed.pop(r.index)
                     if r.index in self._failed:
                         failed[r.index] = self._failed[r.index]
