@@ -311,7 +311,7 @@ def test_a_trainer_that_is_gone_is_refused_and_the_reward_refunded(partial_sides
 def test_a_client_declines_after_a_probe_if_more_is_missing_than_can_be_requested(
     partial_sides: Partial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 2)
+    monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 4)
     sides = partial_sides
     sides.refuse = lambda name, first, size: name != "chunks"
     sides.wait(SPEC.confirm_window // 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from test_delivery_client import GWEI, SPEC, poor
 
 from vgame.chain import final
 from vgame.chain.records import Phase
-from vgame.errors import ChainError, ContractError, VgameError
+from vgame.errors import ChainError, ContractError, NotYet, VgameError
 
 assert poor  # a fixture
 
@@ -160,6 +161,52 @@ def test_an_answer_that_is_not_shown_is_neither_paid_again_nor_declined_for(poor
     contents.logs, contents.receipts = usual
     poor.until(Phase.REVEALED)
     assert poor.receive() is not None
+
+
+def test_an_answer_of_another_size_is_not_taken(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint shows it once."""
+    usual, shown = poor.play.client.content, []
+
+    def shortened(name: str, job: bytes, at: int, accept: Any, key: Any = None) -> Any:
+        def look(event: Any) -> Any:
+            if name != "Answered" or shown:
+                return accept(event)
+            shown.append(event)
+            return accept(replace(event, args=event.args | {"leaves": event.args["leaves"][512:]}))
+
+        return usual(name, job, at, look, key=key)
+
+    poor.refuse = chunk_1_of_tensor_1
+    poor.wait(SPEC.confirm_window // 4)
+    poor.is_refused()
+    assert poor.trainer.step()
+    monkeypatch.setattr(poor.play.client, "content", shortened)
+    assert poor.receive() is None and shown
+    assert poor.game.exchange(poor.play.id).confirmed_at and poor.requested_chunks() == [(1, 1)]
+
+
+def test_answers_are_looked_for_in_the_time_of_a_look(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The endpoint takes a minute for each log, and shows none."""
+    game, chain, looked = poor.play.client, poor.play.scene.chain, []
+    poor.refuse = lambda *_: True
+    poor.wait(SPEC.confirm_window // 4)
+    is_refused(poor)
+    while poor.trainer.step():
+        pass
+
+    def slow(name: str, *args: Any, key: Any = None) -> Any:
+        if name != "Answered":
+            return usual(name, *args, key=key)
+        looked.append(key)
+        poor.play.advance(60)
+        raise NotYet("no log")
+
+    usual = game.content
+    monkeypatch.setattr(game, "content", slow)
+    poor.wait(MARGIN)
+    begin = chain.now()
+    is_refused(poor)
+    assert len(poor.requested_chunks()) > len(looked) > 0 and chain.now() - begin <= MARGIN // 2 + 75
 
 
 def test_a_wrong_answer_is_read_again(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ class Slow(Partial):
     def get(self, name: str, first: int, size: int) -> bytes:
         if name == "chunks":
             return super().get(name, first, size)
-        self.play.advance(max(0, int(self.buyer._end - self.play.scene.chain.now())))
+        self.play.advance(max(0, int(self.buyer._server.second - self.play.scene.chain.now())))
         raise DeliveryError("refused")
 
 

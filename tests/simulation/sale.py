@@ -223,8 +223,8 @@ class Verdict:
         spent = {Phase.FINAL: reward, Phase.DECLINED: reward - reward // 4}.get(job.phase, 0)
         lost = sale.start["buyer"] - spent - self._paid() - self._has("buyer")
         found = [f"the client has lost {lost} wei"] if lost > 0 else []
-        if self._paid() > reward - (reward // 4 if job.phase is Phase.DECLINED else 0):
-            found.append("the answers cost more than the client loses without them")
+        if self._paid() > 2 * (reward - (reward // 4 if job.phase is Phase.DECLINED else 0)):
+            found.append("the answers cost more than twice what the client loses without them")
         if job.phase is Phase.FINAL and not sale.received:
             found.append("the client has paid and has no state")
         if job.phase is Phase.DECLINED and (sale.rich or "seller" in sale.roles):

@@ -47,8 +47,8 @@ def test_the_budget_is_what_the_client_loses_without_the_answers() -> None:
 
 def test_open_and_answered_requests_are_bound_and_dropped_ones_are_not() -> None:
     one, two, three = chunks(3, price=70)
-    s = at(UNTIL - 4_000, one, replace(two, answered_at=9), replace(three, answered_at=9, dropped=True))
-    assert bound(s, answer) == 2 * 70 * answer(0, 0)
+    requests = [one, replace(two, answered_at=9), replace(three, answered_at=9, dropped=True)]
+    assert bound(requests, answer) == 2 * 70 * answer(0, 0)
 
 
 def test_the_price_is_the_largest_multiple_of_the_base_fee_that_the_budget_pays() -> None:
@@ -57,9 +57,15 @@ def test_the_price_is_the_largest_multiple_of_the_base_fee_that_the_budget_pays(
     assert price_of(s, PLACES, dear) == 2 * BASE  # not refused, though four times the base fee is too much
     assert price_of(s, PLACES * 2, dear) == BASE
     assert price_of(s, [*PLACES * 2, (0, 0)], dear) is None
-    asked = chunks(5, price=2 * BASE, answered_at=9)
-    assert price_of(at(UNTIL - 4_000, *asked), PLACES[5:], dear) == 2 * BASE
-    assert price_of(at(UNTIL - 4_000, *chunks(5, STEADY * BASE, answered_at=9)), PLACES[5:], dear) is None
+    assert price_of(at(UNTIL - 4_000, *chunks(5, price=2 * BASE)), PLACES[5:], dear) == 2 * BASE
+
+
+def test_answers_that_were_paid_do_not_prevent_the_last_ones() -> None:
+    """All of them cost twice the budget at most."""
+    paid = chunks(10, price=2 * BASE, answered_at=9)  # the whole budget
+    assert price_of(at(UNTIL - 4_000, *paid), PLACES, dear) == 2 * BASE
+    again = [*paid, *(replace(r, index=r.index + 10) for r in paid)]
+    assert price_of(at(UNTIL - 4_000, *again), PLACES[:1], dear) is None
 
 
 def test_the_contract_takes_so_many_requests() -> None:
@@ -68,16 +74,16 @@ def test_the_contract_takes_so_many_requests() -> None:
     assert price_of(at(UNTIL - 4_000, *asked), PLACES[:2], answer) is None
 
 
-@pytest.mark.parametrize("gas", [answer, dear, lambda *_: LOSS // BASE, lambda *_: LOSS])
-def test_probes_cost_no_more_than_the_budget(gas) -> None:
+@pytest.mark.parametrize("gas", [answer, dear, lambda *_: 1, lambda *_: LOSS // BASE, lambda *_: LOSS])
+def test_probes_leave_the_budget_and_the_places_for_the_end(gas) -> None:
     """A trainer that answers each of them, and serves nothing."""
     asked: list[Request] = []
     while (price := probing(s := at(UNTIL - 4_000, *asked), (9, 9), gas)) is not None:
         assert price >= s.base
         asked.append(replace(ASKED, index=len(asked), price=price, answered_at=UNTIL - 4_500))
-    assert bound(s, gas) <= LOSS
-    assert len(asked) <= 1 or bound(s, gas) <= LOSS // 2  # the rest of it is for the end
+    assert len(asked) <= MOST_REQUESTS // 4 and bound(asked, gas) <= (LOSS if len(asked) == 1 else LOSS // 4)
     assert bool(asked) == (BASE * gas(9, 9) <= LOSS)
+    assert not asked or price_of(s, [(0, 0)], gas) is not None
 
 
 def test_no_probe_in_the_last_tenth_or_beside_an_open_request() -> None:
@@ -106,10 +112,9 @@ def test_before_the_end_all_outgrown_requests_are_raised_or_none() -> None:
 @pytest.mark.parametrize("count", [1, 10, 20, 27, 60])
 def test_raises_keep_to_the_budget(gas, now: int, count: int) -> None:
     s = at(now, *chunks(count, price=BASE - 1))
-    before = bound(s, gas)
     found = raised(s, gas)
     requests = [replace(r, price=found.get(r.index, r.price)) for r in s.requests]
-    assert bound(at(now, *requests), gas) <= max(budget(s), before)
+    assert bound(requests, gas) <= max(budget(s), bound(s.requests, gas))
 
 
 def test_a_deferral_is_ended_before_the_base_fee_outgrows_the_price_again() -> None:

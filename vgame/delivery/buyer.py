@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -30,13 +30,14 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from vgame.chain.connection import Chain
 from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.http import replies_until
 from vgame.chain.records import Event, Job, JobSpec, Phase, Request
 from vgame.delivery.calls import Calls, call_of
 from vgame.delivery.cipher import key_hash
-from vgame.delivery.fetch import Get, Missing, Progress, fetch, keep_chunk
+from vgame.delivery.fetch import Get, Missing, Progress, fetch, fits, keep_chunk
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
 from vgame.delivery.rules import Place, Snapshot, confirming, look_end, overdue, read, undecided
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
@@ -46,6 +47,28 @@ FAILED = frozenset({Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DEC
 
 Write = Callable[[Piece, np.ndarray], None]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A second of the chain, and the monotonic clock's at that moment: time passes too where no block comes."""
+
+    second: float
+    moment: float
+
+    @classmethod
+    def after(cls, chain: Chain, seconds: float) -> Deadline:
+        return NEVER if seconds == inf else cls(chain.now() + seconds, time.monotonic() + seconds)
+
+    def is_over(self, chain: Chain) -> bool:
+        if time.monotonic() >= self.moment:
+            return True
+        with suppress(ChainError):
+            return chain.now() >= self.second
+        return False
+
+
+NEVER = Deadline(inf, inf)
 
 
 def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
@@ -66,7 +89,8 @@ class Buyer(Calls):
         self._lasting = Lasting(game.chain)
         self._fetched: tuple[Offer, SealedFolder] | None = None
         self._wrong: Counter[int] = Counter()  # by request: answers that were shown and are wrong
-        self._end = self._limit = inf  # of this look, by the chain and by the monotonic clock
+        self._server, self._spell = NEVER, inf  # of this look: until when it fetches, how many seconds
+        self._tried = -1  # the last request whose answer was looked for
 
     def ready(self) -> bool:
         """The next move; True when the key is out and everything is here. DeliveryError where something is missing,
@@ -153,9 +177,14 @@ class Buyer(Calls):
         shown, and why another one is not."""
         kept: dict[int, Place] = {}
         hidden = None
-        for request in self.game.requests(self.job):
+        deadline = Deadline.after(self.game.chain, self._spell / 2)
+        after = self._tried  # of the answers that are not shown another one comes first in each look
+        for request in sorted(self.game.requests(self.job), key=lambda r: (r.index <= after, r.index)):
             place = (request.tensor, request.chunk)
             if not (request.open or request.dropped) and place in missing.chunks:
+                if deadline.is_over(self.game.chain):
+                    return kept, hidden or NotYet("the time of this look is over")
+                self._tried = request.index
                 try:
                     self._keep_answer(request)
                     kept[request.index] = place
@@ -178,9 +207,10 @@ class Buyer(Calls):
         """What an endpoint shows is verified with what is fetched."""
 
         def answer(event: Event) -> tuple[bytes, bytes] | None:
-            a = event.args
-            return (a["leaves"], b"".join(a["trueHashes"])) if a["index"] == request.index else None
+            leaves, hashes = event.args["leaves"], b"".join(event.args["trueHashes"])
+            return (leaves, hashes) if event.args["index"] == request.index and fits(piece, leaves, hashes) else None
 
+        piece = self.shape.chunk(request.tensor, request.chunk)
         at, key = request.answered_at, (request.index, self._wrong[request.index])
         leaves, hashes = self.game.content("Answered", self.job, at, answer, key=key)
         keep_chunk(self.shape, self.folder, request.tensor, request.chunk, leaves, hashes)
@@ -196,24 +226,23 @@ class Buyer(Calls):
         return self.game.content("KeyRevealed", self.job, self.game.exchange(self.job).key_at, revealed, key=known)
 
     def _get(self, name: str, first: int, size: int) -> bytes:
-        """What is served, in the time of this look: it is the chain's, but passes too where no block comes."""
-        with suppress(ChainError):
-            if time.monotonic() >= self._limit or self.game.chain.now() >= self._end:
-                raise DeliveryError("the time of this look is over")
-        with replies_until(self._limit):
+        """What is served, in the time of this look."""
+        if self._server.is_over(self.game.chain):
+            raise DeliveryError("the time of this look is over")
+        with replies_until(self._server.moment):
             return self.get(name, first, size)
 
     @contextmanager
-    def _until(self, end: int, job: Job) -> Iterator[None]:
+    def _until(self, end: int, job: Job, answers: bool = False) -> Iterator[None]:
         """Nothing is fetched after a time of the chain; if that is over, a look lasts a twentieth of the confirm
-        window."""
+        window. `answers`: half of the time is for the logs of answers, however long the last reply took."""
         now = self.game.chain.now()
-        self._end = end if end > now else now + job.spec.confirm_window // 20 + 1
-        self._limit = time.monotonic() + self._end - now
+        self._spell = end - now if end > now else job.spec.confirm_window // 20 + 1
+        self._server = Deadline.after(self.game.chain, self._spell / 2 if answers else self._spell)
         try:
             yield
         finally:
-            self._end = self._limit = inf
+            self._server, self._spell = NEVER, inf
 
     def _open(self, write: Write) -> None:
         for piece, leaves in decipher(self.fetch(), self.key(), self.job):
@@ -275,8 +304,8 @@ class Buyer(Calls):
     def _look(self, s: Snapshot) -> Exception | None:
         """Fetch in the time of a look; why it is not all here."""
         try:
-            with self._until(look_end(s), s.job):
+            with self._until(look_end(s), s.job, any(r.answered_at and not r.dropped for r in s.requests)):
                 self.fetch()
-        except (Missing, OSError, NotYet, ChainError) as problem:
+        except (VgameError, OSError) as problem:
             return problem
         return None

@@ -79,6 +79,9 @@ def fetch(
 ) -> SealedFolder:
     """The whole folder, verified; else Missing, or WrongNode. Of the server is asked what is not verified here."""
     folder.mkdir(parents=True, exist_ok=True)
+    for name in ("leaves", "hashes"):  # of another job whose state was larger
+        if _size(folder / name) > shape.sizes[name]:
+            os.truncate(folder / name, shape.sizes[name])
     chunks, lacking = _pairs(get, shape, offer, folder)
     files = _Files(shape, folder, chunks)
     if lacking is None:
@@ -297,10 +300,15 @@ class _Server:
         return list(range(_count(piece)))
 
 
+def fits(piece: Piece, cipher: bytes, true: bytes) -> bool:
+    """Whether ciphertext and true hashes have the size of a piece."""
+    return (len(cipher), len(true)) == (piece.count * LEAF_BYTES, piece.count * bulk.HASH)
+
+
 def keep_chunk(shape: Shape, folder: Path, tensor: int, chunk: int, cipher: bytes, true: bytes) -> None:
     """Write a chunk that came another way; it is verified when the rest is fetched."""
     piece = shape.chunk(tensor, chunk)
-    if len(cipher) != piece.count * LEAF_BYTES or len(true) != piece.count * bulk.HASH:
+    if not fits(piece, cipher, true):
         raise DeliveryError(f"tensor {tensor}, chunk {chunk}: what is shown has another size than this chunk")
     folder.mkdir(parents=True, exist_ok=True)
     files = _Files(shape, folder, np.empty((0, bulk.PAIR), np.uint8))

@@ -253,37 +253,42 @@ def confirming(s: Snapshot, offer: bytes | None) -> Duty:
 
 
 def budget(s: Snapshot) -> int:
-    """Wei that all answers together may cost: what the client loses without them, the reward less what `decline`
-    returns while it is possible. INVARIANT: no request and no raise binds the client to more, one wei for each unit of
-    gas that ends a deferral excepted."""
+    """Wei that open requests may cost: what the client loses without their answers, the reward less what `decline`
+    returns while it is possible."""
     reward = s.job.spec.reward
     return reward - reward // 4 if undecided(s) else reward
 
 
-def bound(s: Snapshot, gas: Gas) -> int:
-    """Wei that the requests so far can cost, answered ones included. A dropped one costs nothing."""
-    return sum(gas(r.tensor, r.chunk) * r.price for r in s.requests if not r.dropped)
+def bound(requests: Iterable[Request], gas: Gas) -> int:
+    """Wei that requests can cost, answered ones included. A dropped one costs nothing."""
+    return sum(gas(r.tensor, r.chunk) * r.price for r in requests if not r.dropped)
 
 
-def price_of(s: Snapshot, places: Sequence[Place], gas: Gas, share: int = 1) -> int | None:
-    """The price at which these chunks are requested, all of them: STEADY times the base fee, or what a share of the
-    budget allows. None if that is below the base fee, or the contract does not take as many requests."""
+def room(s: Snapshot, gas: Gas) -> int:
+    """Wei to which the client may still bind itself. INVARIANT: open requests cost no more than the budget, so chunks
+    that were paid for do not prevent the last ones; and all requests no more than twice the budget. Excepted is one wei
+    for each unit of gas that ends a deferral."""
+    most = budget(s)
+    return min(most - bound(s.open, gas), 2 * most - bound(s.requests, gas))
+
+
+def price_of(s: Snapshot, places: Sequence[Place], gas: Gas) -> int | None:
+    """The price at which these chunks are requested, all of them: STEADY times the base fee, or what the room allows.
+    None if that is below the base fee, or the contract does not take as many requests."""
     if len(s.requests) + len(places) > MOST_REQUESTS:
         return None
-    fits = (budget(s) // share - bound(s, gas)) // sum(gas(*place) for place in places)
+    fits = room(s, gas) // sum(gas(*place) for place in places)
     return min(STEADY * s.base, fits) if fits >= s.base else None
 
 
 def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas) -> dict[int, int]:
     """By request the prices to which it is raised. Those that the base fee has outgrown: all of them or, while it can
-    be declined, none; later as many as the budget allows, for one that stays open holds the key back."""
+    be declined, none; later as many as the room allows, for one that stays open holds the key back."""
     requests = [duty.request for duty in duties if duty.request is not None]
     outgrown = [r for r in requests if s.base > r.price]
     found = {r.index: r.price + 1 for r in requests if s.base <= r.price}
     while outgrown:
-        costs = [gas(r.tensor, r.chunk) for r in outgrown]
-        spent = sum(cost * r.price for cost, r in zip(costs, outgrown, strict=True))
-        level = (budget(s) - bound(s, gas) + spent) // sum(costs)
+        level = (room(s, gas) + bound(outgrown, gas)) // sum(gas(r.tensor, r.chunk) for r in outgrown)
         if level >= s.base:
             return found | {r.index: min(STEADY * s.base, level) for r in outgrown}
         outgrown = [] if undecided(s) else outgrown[:-1]
@@ -291,8 +296,11 @@ def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas) -> dict[int, int]:
 
 
 def probing(s: Snapshot, place: Place, gas: Gas) -> int | None:
-    """The price for one chunk, chosen by chance, to see whether the trainer answers; None if it is not requested. After
-    the first one half of the budget is left for what the server does not give in the end."""
-    if s.left <= s.margin or s.exchange.open:
+    """The price for one chunk, chosen by chance, to see whether the trainer answers; None if it is not requested. Such
+    requests take a quarter of the budget and of the places; the first one is made in any case if the budget pays it."""
+    if s.left <= s.margin or s.exchange.open or len(s.requests) >= MOST_REQUESTS // 4:
         return None
-    return price_of(s, [place], gas, 2 if s.requests else 1)
+    fits = (budget(s) // 4 - bound(s.requests, gas)) // gas(*place)
+    if fits >= s.base:
+        return min(STEADY * s.base, fits)
+    return s.base if not s.requests and s.base * gas(*place) <= budget(s) else None
