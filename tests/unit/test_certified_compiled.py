@@ -13,6 +13,7 @@ from compiled_twins import families
 
 from vgame.arithmetic.certified import counting, dot
 from vgame.arithmetic.numba import exact as compiled_exact
+from vgame.arithmetic.numba import exact_sum
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.compiled import compiled as compiled_loops
 from vgame.arithmetic.reference import functions as reference
@@ -70,9 +71,9 @@ def test_the_exact_tier_decides_everything(family, order, k, monkeypatch):
 @pytest.mark.parametrize("k", [1, 2, 7, 300])
 def test_integer_sums_are_the_reference(family, k):
     a, b = finite(family, 1, 12, k)[0], finite(family, 1, 12, k, seed=1)[0]
-    limbs = np.empty(compiled_exact.LIMBS, np.int64)
+    limbs = np.empty(exact_sum.LIMBS, np.int64)
     for x, y in zip(a, b, strict=True):
-        value = compiled_exact._integer_sum(x.numpy(), 0, np.arange(k), y.numpy(), 0, np.arange(k), limbs)
+        value = exact_sum.integer_sum(x.numpy(), 0, np.arange(k), y.numpy(), 0, np.arange(k), limbs)
         result = torch.tensor([value], dtype=torch.float64).float() + 0.0
         assert words(result) == [reference.dot(words(x), words(y))]
 
@@ -81,7 +82,7 @@ def test_integer_sums_are_the_reference(family, k):
 def test_integer_sums_at_both_ends(sign):
     """The largest and the least products, and their sum: every limb between them."""
     largest = float(np.float32(2.0**128 - 2.0**104))
-    limbs = np.empty(compiled_exact.LIMBS, np.int64)
+    limbs = np.empty(exact_sum.LIMBS, np.int64)
     for x, y in (
         ([largest] * 3, [largest] * 3),
         ([LEAST], [LEAST]),
@@ -91,7 +92,7 @@ def test_integer_sums_at_both_ends(sign):
         exact = sum(
             int(p * 2.0**149) * int(q * 2.0**149) for p, q in zip(a.astype(float), b.astype(float), strict=True)
         )
-        value = compiled_exact._integer_sum(a, 0, np.arange(len(x)), b, 0, np.arange(len(x)), limbs)
+        value = exact_sum.integer_sum(a, 0, np.arange(len(x)), b, 0, np.arange(len(x)), limbs)
         numerator, denominator = float(value).as_integer_ratio()
         mine = numerator * 2**298 // denominator
         assert abs(mine - exact) * 2**32 <= abs(exact) and (mine == exact or abs(exact) >= 2**33)
@@ -100,10 +101,10 @@ def test_integer_sums_at_both_ends(sign):
 def test_integer_sums_beside_a_midpoint_wherever_its_bits_lie():
     """2^24 + 1 units, and one bit 28 to 31 places below the last: the rounded-off part still decides the side of the
     sum."""
-    limbs, ones = np.empty(compiled_exact.LIMBS, np.int64), np.ones(3, np.float32)
+    limbs, ones = np.empty(exact_sum.LIMBS, np.int64), np.ones(3, np.float32)
     for place, below, sign in itertools.product(range(-64, 64), range(28, 32), (1.0, -1.0)):
         x = torch.tensor([2.0 ** (place + 24), 2.0**place, sign * 2.0 ** (place - below)])
-        value = compiled_exact._integer_sum(x.numpy(), 0, np.arange(3), ones, 0, np.arange(3), limbs)
+        value = exact_sum.integer_sum(x.numpy(), 0, np.arange(3), ones, 0, np.arange(3), limbs)
         assert float(np.float32(value)) == 2.0 ** (place + 24) + (sign > 0) * 2.0 ** (place + 1)
 
 
@@ -115,14 +116,14 @@ def test_a_second_digit_settles_sums_that_one_leaves_open(k):
     b[:, half : 2 * half] = b[:, :half]
     certain = np.zeros(2, np.int64)
     for x, y in zip(a.numpy(), b.numpy(), strict=True):
-        sigma = 2.0 * compiled_exact._power_above(
+        sigma = 2.0 * exact_sum.power_above(
             float(np.linalg.norm(x.astype(float)) * np.linalg.norm(y.astype(float))) * 1.001
         )
         finer, error = sigma * 2.0 ** (1 + (k - 1).bit_length() - 53), products.weigh(k)
         digit, rest, left = compiled_exact._sum_terms(x, y, sigma)
         settled = (
-            compiled_exact._settle(digit, 0.0, rest, left, sigma, 0.0, error),
-            compiled_exact._settle(*compiled_exact._sum_terms_twice(x, y, sigma, finer), sigma, finer, error),
+            exact_sum.settle(digit, 0.0, rest, left, sigma, 0.0, error),
+            exact_sum.settle(*compiled_exact._sum_terms_twice(x, y, sigma, finer), sigma, finer, error),
         )
         expected = reference.dot(words(torch.from_numpy(x)), words(torch.from_numpy(y)))
         for level, (value, sure) in enumerate(settled):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -124,14 +124,19 @@ def copy_shared(target: Tensor, source: Tensor) -> Tensor:
     """target.copy_(source), of one shape; on a CPU by several threads if it is large."""
     if target.device.type != "cpu" or not target.dim():
         return target.copy_(source)
-    outermost = next((d for d, size in enumerate(target.shape) if size >= SHARERS), 0)
-    size = target.shape[outermost]
+    shared = outermost(target.shape)
+    size = target.shape[shared]
 
     def run(first: int, last: int) -> None:
-        target.narrow(outermost, first, last - first).copy_(source.narrow(outermost, first, last - first))
+        target.narrow(shared, first, last - first).copy_(source.narrow(shared, first, last - first))
 
     share(size, target.numel() // max(size, 1), run)
     return target
+
+
+def outermost(shape: Sequence[int]) -> int:
+    """The first dimension that is long enough for all threads, or the first of all."""
+    return next((d for d, size in enumerate(shape) if size >= SHARERS), 0)
 
 
 def spans(extent: int, step: int) -> list[slice]:

@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import torch
 
 from vgame.arithmetic.indexed_matrix import Matrix, Mirrored, in_place
+from vgame.arithmetic.workspace import outermost
 from vgame.execute.chains import is_identity
 from vgame.execute.layout import gathered, look, plan, spread
 from vgame.program.operators import Access, Ref, RefClass
+from vgame.system.threads import bind_share
+
+#: Least number of words of a copy for a thread.
+WORTH = 1 << 15
 
 Value = torch.Tensor | Mirrored
 Call = Callable[[], object]
@@ -105,7 +109,14 @@ class Places:
         to, words = (x.numpy().view(np.int32) for x in (target, view))
         if isinstance(source, Mirrored):
             words = words[tuple(slice(None, None, -1 if d in source.backwards else 1) for d in range(view.dim()))]
-        self.calls.append(partial(np.copyto, to, words))
+        shared = outermost(to.shape)
+        parts = tuple(np.moveaxis(np.atleast_1d(x), shared, 0) for x in (to, words))
+        count = len(parts[0])
+
+        def run(first: int, last: int) -> None:
+            np.copyto(parts[0][first:last], parts[1][first:last])
+
+        self.calls.append(bind_share(count, to.size // max(count, 1), run, WORTH))
 
     def copied(self, source: Value) -> torch.Tensor:
         """The words in row-major order, flat. Memory without an output (`put`) is never freed."""

@@ -3,7 +3,6 @@ open; here they are computed as integers."""
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.numba.compiled import add, compile_loop, flat
+from vgame.arithmetic.numba.exact_sum import LIMBS, exact_sparse, integer_sum, place_of, power_above, settle
 from vgame.arithmetic.numba.operands import run_of
 from vgame.system.threads import share
 
@@ -18,62 +18,11 @@ from vgame.system.threads import share
 LANES, TERMS = 256, 256
 #: Least number of terms beside each other that are collected row by row.
 LEAST_RUN = 4
+#: Least number of sums, of as many terms, for which sparse rows are looked for.
+LEAST_LISTED, LEAST_LENGTH = 64, 256
 #: Padding words between collected rows, to avoid cache-set conflicts.
 APART = 16
-#: 32-bit limbs of a sum of products, from 2^-298 up to 2^342.
-LIMBS = 20
-#: Number of terms after which the limbs' carries are propagated, before a limb overflows.
-CARRY = 1 << 24
-assert math.log2(CARRY) + 34 < 63, "limbs hold what CARRY terms add"
-
 _ZERO = np.float32(0.0)
-
-
-@compile_loop
-def _round_to_odd(head, tail):
-    """Twin: torch/exact.round_to_odd."""
-    bits = np.float64(head).view(np.int64)
-    if tail != 0.0 and bits & 1 == 0:
-        bits += 1 if (head < 0.0) == (tail < 0.0) else -1
-    return np.int64(bits).view(np.float64)
-
-
-@compile_loop
-def _two_sum(x, y):
-    """(RN(x + y), its rounding error x + y - RN(x + y))."""
-    total = x + y
-    rounded = total - x
-    return total, (x - (total - rounded)) + (y - rounded)
-
-
-@compile_loop
-def _settle(digit, second, rest, left, sigma, finer, error_per_left):
-    """(value, whether it is certain) from one or two digits (finer = 0: no second digit), a rounded rest, and the sum
-    of the magnitudes of the rest's terms."""
-    if finer > 0.0:
-        grid = 0.75 * finer
-        carry = (rest + grid) - grid
-        rest -= carry
-        second += carry
-    else:
-        second, rest = rest, 0.0
-    grid = 0.75 * sigma
-    carry = (second + grid) - grid
-    second -= carry
-    head, tail = _two_sum(digit + carry, second)
-    if tail == 0.0:
-        head, tail = _two_sum(head, rest)
-    error = error_per_left * left
-    no_midpoint = np.float64(head).view(np.int64) & ((1 << 28) - 1) != 0
-    certain = error == 0.0 or abs(tail) > 4.0 * error
-    certain = certain or (no_midpoint and tail == 0.0 and error < abs(head) * 2.0**-54)
-    return _round_to_odd(head, tail), certain
-
-
-@compile_loop
-def _power_above(x):
-    """Twin: torch/exact.power_above."""
-    return np.int64((np.float64(x).view(np.int64) >> 52) + 1 << 52).view(np.float64)
 
 
 @compile_loop
@@ -100,52 +49,6 @@ def _sum_terms_twice(x, y, sigma, finer):
         low -= middle
         digit, second, rest, left = add(digit, high), add(second, middle), add(rest, low), add(left, abs(low))
     return digit, second, rest, left
-
-
-@compile_loop
-def _pass_on(limbs):
-    """Propagate carries: every limb but the last becomes 0..2^32-1; the last keeps the sign."""
-    for l in range(LIMBS - 1):
-        limbs[l + 1] += limbs[l] >> 32
-        limbs[l] &= 0xFFFFFFFF
-
-
-@compile_loop
-def _integer_sum(x, i, x_columns, y, j, y_columns, limbs):
-    """The exact sum of products as a multiple of 2^-298, rounded to odd to between 33 and 53 bits (or exact)."""
-    limbs[:] = 0
-    for k in range(x_columns.size):
-        a = np.int64(np.float32(x[i + x_columns[k]]).view(np.int32))
-        b = np.int64(np.float32(y[j + y_columns[k]]).view(np.int32))
-        e, f = (a >> 23) & 255, (b >> 23) & 255
-        p = ((a & 0x7FFFFF) | (np.int64(e > 0) << 23)) * ((b & 0x7FFFFF) | (np.int64(f > 0) << 23))
-        shift = max(e, 1) + max(f, 1) - 2
-        l, r = shift >> 5, shift & 31
-        low, high = (p & 0xFFFFFFFF) << r, (p >> 32) << r
-        sign = -1 if a ^ b < 0 else 1
-        limbs[l] += sign * (low & 0xFFFFFFFF)
-        limbs[l + 1] += sign * ((low >> 32) + (high & 0xFFFFFFFF))
-        limbs[l + 2] += sign * (high >> 32)
-        if k % CARRY == CARRY - 1:
-            _pass_on(limbs)
-    _pass_on(limbs)
-    sign = -1.0 if limbs[LIMBS - 1] < 0 else 1.0
-    if sign < 0:
-        for l in range(LIMBS):
-            limbs[l] = -limbs[l]
-        _pass_on(limbs)
-    top = LIMBS - 1
-    while top > 1 and limbs[top] == 0:
-        top -= 1
-    value, exponent = np.uint64(limbs[top]) << np.uint64(32) | np.uint64(limbs[top - 1]), 32 * (top - 1) - 298
-    sticky = np.uint64(0)
-    for l in range(top - 1):
-        sticky |= np.uint64(limbs[l] != 0)
-    if value >> np.uint64(53):
-        sticky |= np.uint64(value & np.uint64(0x7FF) != 0)
-        value >>= np.uint64(11)
-        exponent += 11
-    return sign * np.float64(np.int64(value | sticky)) * np.int64(exponent + 1023 << 52).view(np.float64)
 
 
 @compile_loop
@@ -219,7 +122,6 @@ def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, 
     whether the terms of every row of x (of y) are contiguous; other rows are collected, some terms at a time. Sums that
     one digit leaves open get two digits, with scales of this ratio; those still open are computed as integers.
     """
-    rows, columns = shape
     x, x_rows, x_columns, bound_a = a
     y, y_rows, y_columns, bound_b = b
     limbs, sums = np.empty(LIMBS, np.int64), np.empty((4, LANES))
@@ -230,17 +132,14 @@ def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, 
     for start in range(first, last, LANES):
         still_open = min(LANES, last - start)
         for e in range(still_open):
-            u, n = positions[start + e] // columns, positions[start + e] % columns
-            batch, m = u // rows, u % rows
-            i, j = m if shared[0] else u, n if shared[1] else batch * columns + n
-            left[e], right[e], bound = x_rows[i], y_rows[j], bound_a[i] * bound_b[j]
-            sigma[e], place[e] = 2.0 * _power_above(bound), batch * strides[0] + m * strides[1] + n
+            i, j, place[e] = place_of(positions[start + e], shape, shared, strides)
+            left[e], right[e], sigma[e] = x_rows[i], y_rows[j], 2.0 * power_above(bound_a[i] * bound_b[j])
         for scale in (0.0, ratio):
             count, still_open = still_open, 0
             _sweep(x, left[:count], x_columns, y, right[:count], y_columns, in_line, sigma, scale, sums, memory, places)
             for e in range(count):
                 digit, second, rest, remains = sums[0, e], sums[1, e], sums[2, e], sums[3, e]
-                value, certain = _settle(digit, second, rest, remains, sigma[e], scale * sigma[e], error)
+                value, certain = settle(digit, second, rest, remains, sigma[e], scale * sigma[e], error)
                 if certain:
                     out[place[e]] = np.float32(value) + _ZERO
                 else:
@@ -248,8 +147,23 @@ def _exact(positions, shape, a, b, shared, in_line, ratio, error, out, strides, 
                     sigma[still_open], place[still_open] = sigma[e], place[e]
                     still_open += 1
         for e in range(still_open):
-            value = _integer_sum(x, np.int64(left[e]), x_columns, y, np.int64(right[e]), y_columns, limbs)
+            value = integer_sum(x, np.int64(left[e]), x_columns, y, np.int64(right[e]), y_columns, limbs)
             out[place[e]] = np.float32(value) + _ZERO
+
+
+@compile_loop
+def _by_columns(positions, size, columns, ends):
+    """The positions, of batches of this size, sorted by batch and column; ends: zeros, one more than columns in all."""
+    ordered = np.empty_like(positions)
+    for p in range(positions.size):
+        ends[positions[p] // size * columns + positions[p] % columns + 1] += 1
+    for c in range(1, ends.size):
+        ends[c] += ends[c - 1]
+    for p in range(positions.size):
+        column = positions[p] // size * columns + positions[p] % columns
+        ordered[ends[column]] = positions[p]
+        ends[column] += 1
+    return ordered
 
 
 def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
@@ -276,19 +190,31 @@ class ExactProducts:
         norms = [bound.reshape(-1).numpy() for bound in bounds]
         self.shape, shared = tuple(out.shape[1:]), tuple(bound.shape[0] == 1 for bound in bounds)
         self.in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
-        ratio = 2.0 ** (1 + (a[2].size - 1).bit_length() - 53)
-        self.target = flat(out)
+        self.length, self.columns, self.target = a[2].size, len(out) * self.shape[1], flat(out)
+        ratio = 2.0 ** (1 + (self.length - 1).bit_length() - 53)
         self.rest = (*a, norms[0]), (*b, norms[1]), shared, self.in_line, ratio, error, self.target, out.stride()[:2]
 
     def in_order(self, given: np.ndarray) -> np.ndarray:
         """The positions; sorted if only rows of b are collected, so that each row is collected once."""
-        if self.in_line != (True, False):
-            return given
-        batch, column = given // (self.shape[0] * self.shape[1]), given % self.shape[1]
-        return given[np.lexsort((column, batch))]
+        return self._by_columns(given) if self.in_line == (True, False) else given
+
+    def _by_columns(self, given: np.ndarray) -> np.ndarray:
+        rows, columns = self.shape
+        return _by_columns(given, rows * columns, columns, np.zeros(self.columns + 1, np.int64))
 
     def __call__(self, given: np.ndarray, first: int, last: int) -> None:
+        if last - first >= LEAST_LISTED and self.length >= LEAST_LENGTH:
+            given = self._without_sparse(given[first:last])
+            first, last = 0, given.size
         _exact(given, self.shape, *self.rest, first, last)
+
+    def _without_sparse(self, given: np.ndarray) -> np.ndarray:
+        """Those of the positions that are left to `_exact`, in its order."""
+        a, b, shared, _, _, *rest = self.rest
+        for by_right in (True, False):
+            given, left = self._by_columns(given) if by_right else np.sort(given), np.empty_like(given)
+            given = left[: exact_sparse(given, self.shape, a, b, shared, by_right, *rest, left)]
+        return self.in_order(given)
 
 
 @compile_loop

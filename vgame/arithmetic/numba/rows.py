@@ -11,6 +11,7 @@ import numpy as np
 from vgame.arithmetic.numba.compiled import compile_loop
 
 _ZERO, _NAN = np.float32(0.0), np.float32(np.nan)
+_SIGN, _MAGNITUDE, _LEAST = np.int32(31), np.int32(0x7FFFFFFF), np.int64(-(1 << 63))
 
 
 @compile_loop
@@ -60,15 +61,20 @@ def largest_integer(a, length, block, out):
 
 @compile_loop
 def place_of_largest(a, length, out, first, last):
-    """As maxima.argmax, of rows first..last-1 of `length` binary32 values, without a branch."""
+    """As maxima.argmax, of rows first..last-1 of `length` < 2^31 binary32 values.
+
+    Numbers compare as the integers of their words, the magnitude inverted for negative ones; a NaN is above them all.
+    Below it stands the place, inverted: the first of equal values is the largest of these numbers of 64 bits.
+    """
     for row in range(first, last):
-        words = a[row * length : (row + 1) * length]
-        best, place = words[0], np.int32(0)
-        for k in range(1, words.size):
-            greater = (words[k] > best) | ((words[k] != words[k]) & (best == best))
-            best = words[k] if greater else best
-            place = np.int32(k) if greater else place
-        out[row] = place
+        words, best = a[row * length : (row + 1) * length], _LEAST
+        for k in range(words.size):
+            value = words[k] + _ZERO
+            word = np.float32(value).view(np.int32)
+            word = np.int32(word ^ (word >> _SIGN & _MAGNITUDE))
+            word = word if value == value else _MAGNITUDE
+            best = max(best, np.int64(word) << 32 | (_MAGNITUDE - k))
+        out[row] = _MAGNITUDE - (best & _MAGNITUDE)
 
 
 @compile_loop

@@ -25,7 +25,7 @@ from vgame.arithmetic.torch.rounding_test import weigh
 from vgame.arithmetic.torch.sums import bind_sums, runs_of
 from vgame.arithmetic.vendor import bind_product
 from vgame.arithmetic.workspace import Workspace, lines, wide_memory
-from vgame.system.threads import each
+from vgame.system.threads import each, share
 
 Call = Callable[[], object]
 
@@ -118,7 +118,8 @@ class PlannedTile(Tile):
         found = self.look()
         if 0 <= found <= self.limit:
             if found:
-                self.exact(self.exact.in_order(self.positions[:found]), 0, found)
+                given = self.exact.in_order(self.positions[:found])
+                share(found, self.exact.length, partial(self.exact, given))
             tally(self.out.numel(), 0, found)
             if self.early:
                 self.unrounded = torch.from_numpy(self.positions[:found])

@@ -38,8 +38,8 @@ BLOCK = 1024
 LARGE = 1 << 20
 #: Tiles end at multiples of this many rows, where the runs of folded rows end.
 ALIGNED = 64
-#: Least number of a product's terms for a thread.
-WORTH = 1 << 22
+#: Least number of a product's terms for a thread, a result counted as so many.
+WORTH, RESULT = 1 << 22, 128
 #: Cost of gathering per term, relative to a vendor product: torch passes, compiled loops.
 GATHERING, GATHERING_COMPILED = 250, 40
 
@@ -94,7 +94,9 @@ def _dot_by_kernels(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Ten
 def shared_tiles(out: Tensor, k: int, limit: int = 0) -> list[Place]:
     """The tiles of a product `out` of K terms; on a CPU every thread gets the same number."""
     sharers = threads() if out.device.type == "cpu" else 1
-    return tiles(*out.shape, k, limit or product_size(out.device), max(1, min(sharers, out.numel() * k // WORTH)))
+    return tiles(
+        *out.shape, k, limit or product_size(out.device), max(1, min(sharers, out.numel() * (k + RESULT) // WORTH))
+    )
 
 
 def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:

@@ -1,5 +1,5 @@
-"""The exact sum of one output element's terms, inside a kernel. Twin: numba/exact.py (`_exact`, `_settle`,
-`_integer_sum`).
+"""The exact sum of one output element's terms, inside a kernel. Twin: numba/exact.py and exact_sum.py (`_exact`,
+`settle`, `integer_sum`).
 
 In: places of the element's terms, a bound of the sum of their magnitudes. Out: the word of RN32(exact sum), zero as +0.
 Method and proof: docs/numerics-products.md, sections 5 and 10: one level of error-free extraction in binary64; if the
@@ -82,7 +82,7 @@ def _round_to_odd(head, tail):
 
 @triton.jit
 def _settle(digit, rest, left, sigma, length):
-    """(value, whether it is certain). Twin: numba/exact._settle."""
+    """(value, whether it is certain). Twin: numba/exact_sum.settle."""
     grid = 0.75 * sigma
     carry = (rest + grid) - grid
     rest = rest - carry
@@ -145,7 +145,7 @@ def _integer_sum(
     a, a_step, a_places, b, b_step, b_places, wanted, length,
     KIND: tl.constexpr, PLACED_A: tl.constexpr, PLACED_B: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The exact sum, rounded to odd. Twin: numba/exact._integer_sum."""
+    """The exact sum, rounded to odd. Twin: numba/exact_sum.integer_sum."""
     lane = tl.arange(0, _LANES)
     limbs = tl.zeros((_LANES,), tl.int64)
     for start in range(0, length, BLOCK):
