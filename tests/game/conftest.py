@@ -11,6 +11,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[1] / "twin"))
 
 from bonus_stage import stage, trained  # noqa: F401
+from chains import quick_chain
 from false_replies import own_clock
 from revm_chain import RevmChain
 from revm_node import RevmNode
@@ -18,6 +19,7 @@ from scene import Scene, deployed, embedded_chain, fast_scene, watch
 
 import vgame.agents.staking as staking
 from vgame.agents import retry
+from vgame.chain.connection import Chain
 from vgame.chain.wallet import deploy_game
 
 
@@ -57,12 +59,23 @@ def elsewhere(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """Real nodes' replies, not a development chain; the process has its clock, and clocks are long enough."""
-    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *_: [])
+    with quick_chain() as chain:
+        yield _far(chain, monkeypatch)
+
+
+@pytest.fixture
+def far_embedded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """The same on the embedded chain, whose newest block is final."""
     with embedded_chain() as chain:
-        found = deployed(chain)
-        monkeypatch.setattr(chain, "is_development", False)
-        own_clock(monkeypatch, chain, retry)
-        yield found
+        yield _far(chain, monkeypatch)
+
+
+def _far(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(staking, "auditor_shortcomings", lambda *_: [])
+    found = deployed(chain)
+    monkeypatch.setattr(chain, "is_development", False)
+    own_clock(monkeypatch, chain, retry)
+    return found
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,12 +97,14 @@ class Endpoint:
 
 
 @contextmanager
-def at_endpoint(monkeypatch: pytest.MonkeyPatch, kind: type[Endpoint] = Endpoint) -> Iterator[tuple[Scene, Any]]:
-    """A scene behind such an endpoint; the process has its clock, and waits for no receipt."""
+def at_endpoint(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Endpoint] = Endpoint, node: Callable[[], Any] = embedded_chain
+) -> Iterator[tuple[Scene, Any]]:
+    """A scene behind such an endpoint of a node; the process has its clock, and waits for no receipt."""
     monkeypatch.setattr(staking, "auditor_shortcomings", lambda *_: [])
     monkeypatch.setattr(wallet, "RECEIPT_TIMEOUT", 0.01)
     monkeypatch.setattr(wallet, "RAISES", 2)
-    with embedded_chain() as chain:
+    with node() as chain:
         scene, endpoint = deployed(chain), kind(chain)
         monkeypatch.setattr(chain, "is_development", False)
         for module in (final, pauses, retry):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chains import quick_chain
 from eth_account import Account
 from eth_account.typed_transactions import TypedTransaction
 from frauds import LIE, SETUP
@@ -51,7 +52,7 @@ class Proxy(Endpoint):
 
 @pytest.fixture
 def end(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scene, Proxy]]:
-    with at_endpoint(monkeypatch, Proxy) as found:
+    with at_endpoint(monkeypatch, Proxy, quick_chain) as found:
         yield found
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from chains import quick_chain
 from frauds import LIE, SETUP
-from scene import Play, Scene, deployed, embedded_chain
+from scene import Play, Scene, deployed
 from test_watch import watch
 
 from vgame.agents.client import close_job
@@ -31,7 +32,7 @@ def late_auditor(play: Play, later: int = 0) -> Auditor:
 
 def test_an_auditor_does_not_end_its_own_dispute() -> None:
     """Ending it would burn the bond; the conviction in another dispute returns it."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         late, other = late_auditor(play), play.auditor()
         assert not late.step() and play.dispute().status is Status.OPEN
@@ -45,7 +46,7 @@ def test_an_auditor_does_not_end_its_own_dispute() -> None:
 
 def test_an_auditor_ends_its_own_dispute_if_no_other_can_convict() -> None:
     """The window is over, no other dispute is open, and the trainer is gone: otherwise the claim would never end."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = late_auditor(play, SETUP.spec.challenge_window)
         assert auditor.step() and play.dispute().status is Status.LAPSED
@@ -54,7 +55,7 @@ def test_an_auditor_ends_its_own_dispute_if_no_other_can_convict() -> None:
 def test_one_false_look_burns_no_own_bond(monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint shows a later time than the chain's, so the window seems over. Except on a development chain every
     look has to show this."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = late_auditor(play)
         monkeypatch.setattr(auditor.game.chain, "is_development", False)
@@ -65,7 +66,7 @@ def test_one_false_look_burns_no_own_bond(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_trainer_ends_the_dispute_of_its_own_account() -> None:
     """An auditor with the trainer's key and another run."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         FalseAccuser(play.trainer.game, play.id, play.machine(None), idle=True).step()
         play.run(play.trainer)
@@ -76,7 +77,7 @@ def test_a_trainer_ends_the_dispute_of_its_own_account() -> None:
 
 def test_closing_a_job_burns_no_bond_on_one_false_look() -> None:
     """The look shows a later time; another auditor may still convict."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         late = late_auditor(play)
         usual = chain.now
@@ -104,7 +105,7 @@ def short_window(chain: Chain) -> tuple[Play, Any, Any, int]:
 
 @pytest.mark.parametrize("how", ["a balancer with a node that stands still", "one altered reply"])
 def test_closing_a_job_burns_no_bond_that_another_dispute_returns(how: str) -> None:
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play, late, other, before = short_window(chain)
         game = late.game
         usual_job, usual_all, looks = game.job, game.all_disputes, []

@@ -10,9 +10,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from chains import quick_chain
 from false_replies import altered, invented_estimates, own_clock, refused, show_stale
 from frauds import LIE, SETUP
-from scene import Play, deployed, embedded_chain
+from scene import Play, deployed
 from test_delivery_agents import Sides
 from test_watch import watch
 
@@ -73,7 +74,7 @@ def _passed_on(params: Any, usual: Callable[[], Any]) -> Any:
 )
 def test_what_went_out_is_not_sent_again_at_once(method: str, lie: Any) -> None:
     """A `reveal` that was made is shown as due; how its end is withheld makes no difference to what it costs."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         trainer = play.trainer
         play.auditor(None, FalseAccuser, step_wanted=1).step()
@@ -90,7 +91,7 @@ def test_what_went_out_is_not_sent_again_at_once(method: str, lie: Any) -> None:
 
 def test_a_revert_whose_reason_is_refused_is_a_transaction_too() -> None:
     """The estimate is invented, the call reverts on chain, and the endpoint does not say why."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         trainer = play.trainer
         play.auditor(None, FalseAccuser, step_wanted=1).step()
@@ -110,7 +111,7 @@ def test_a_revert_whose_reason_is_refused_is_a_transaction_too() -> None:
 
 def test_timeouts_with_a_false_receipt_wait_too() -> None:
     """A dispute is shown as run out on the trainer's side; the estimate is invented, and the receipt's status."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = play.auditor()
         auditor.step()
@@ -134,7 +135,7 @@ def test_timeouts_with_a_false_receipt_wait_too() -> None:
 @contextmanager
 def false_credit() -> Iterator[AuditorService]:
     """Ten jobs are shown as convicted, and a credit for the account."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         scene = deployed(chain)
         plays = [scene.claimed(SETUP) for _ in range(10)]
         service = watch(plays[0], Limits(jobs=frozenset(play.id for play in plays)))
@@ -174,7 +175,7 @@ def test_a_waiting_withdrawal_is_prepared_once_in_a_round() -> None:
 def test_varied_roots_do_not_drain_an_auditor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A right claim is shown with another false root every minute, and a stake on each would revert."""
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         own_clock(monkeypatch, chain, retry)
         service = watch(play, Limits(jobs=frozenset({play.id})))
@@ -191,7 +192,7 @@ def test_varied_roots_do_not_drain_an_auditor(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_client_does_not_confirm_without_end(tmp_path: Path) -> None:
     """It has confirmed; the endpoint shows the state before, and estimates."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         sides = Sides(deployed(chain), tmp_path)
         sides.claim()
         client = sides.play.client
@@ -209,7 +210,7 @@ def test_a_fault_shorter_than_its_allowance_costs_no_bond(monkeypatch: pytest.Mo
     delays (KEPT_OUT); a pause that begins when the fault is nearly over must fit into the rest."""
     budget, fault = KEPT_OUT + 8 * INCLUSION, 450
     setup = replace(SETUP, steps=64, interval=1, depth=5, terms={"trainer_budget": budget, "slot": 60})
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(setup)
         own_clock(monkeypatch, chain)
         trainer, accuser = play.trainer, play.auditor(None, FalseAccuser, step_wanted=1)
@@ -235,7 +236,7 @@ def test_a_fault_shorter_than_its_allowance_costs_no_bond(monkeypatch: pytest.Mo
 
 def test_a_reason_quotes_no_secret() -> None:
     """A gateway's reason for a revert quotes its own URL."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).post(SETUP)
         secret = chain._secret = f"{chain.url}/v3/0123456789abcdef"
 

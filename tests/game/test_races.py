@@ -7,8 +7,9 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from chains import quick_chain
 from frauds import LIE, SETUP
-from scene import Play, deployed, embedded_chain
+from scene import Play, deployed
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.pauses import PAUSE, Pause
@@ -34,7 +35,7 @@ def challenged_meanwhile(play: Play, auditor: Auditor) -> None:
 
 def test_a_dispute_that_begins_meanwhile_makes_a_move_dearer() -> None:
     """With the second dispute, each later move marks its awaited duty (Turns._await): more gas than the estimate."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = play.auditor()
         assert play.run_until("selectElement", auditor, play.trainer)
@@ -44,7 +45,7 @@ def test_a_dispute_that_begins_meanwhile_makes_a_move_dearer() -> None:
 
 def test_a_move_that_lost_a_race_is_reported() -> None:
     """It reverted in its block, and would not now: its sender looks again."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = play.auditor()
         call = play.run_until("selectElement", auditor, play.trainer)
@@ -69,7 +70,7 @@ def last_pause(player: Player) -> Pause:
 
 def test_a_reverting_timeout_is_sent_at_growing_intervals() -> None:
     """An endpoint that shows a false end and estimates its `timeout` must not cause a transaction in every round."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         auditor = play.auditor()
         auditor.step()
@@ -93,7 +94,7 @@ def test_a_reverting_timeout_is_sent_at_growing_intervals() -> None:
 
 def test_nothing_is_staked_while_a_conviction_waits() -> None:
     """The `timeout` of another auditor's dispute has just reverted: it is sent again, before an own stake."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         other, auditor = play.auditor(), play.auditor()
         other.step()
@@ -109,7 +110,7 @@ def test_nothing_is_staked_while_a_conviction_waits() -> None:
 def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
     """All other replies are true: the call after the revert fails with `NotExpired`, which is harmless but costs
     gas."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, LIE)
         other, auditor = play.auditor(), play.auditor()
         other.step()
@@ -141,7 +142,7 @@ def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
 
 def test_a_claim_hidden_from_one_look_is_waited_for() -> None:
     """One node shows the job before the claim, another behind it: nothing is sent, and the round has done nothing."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP, None)
         before = replace(play.job, phase=Phase.ACCEPTED)
         with patch.object(play.trainer, "look", lambda: before):

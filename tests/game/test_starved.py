@@ -12,10 +12,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from chains import quick_chain
 from exchange import Exchange
 from false_replies import invented_estimates, own_clock, show_late, show_stale
 from frauds import LIE, SETUP, Setup
-from scene import Scene, deployed, embedded_chain
+from scene import Scene, deployed
 from test_delivery_agents import Sides
 from test_races import end_pauses, last_pause
 from test_watch import watch
@@ -38,7 +39,7 @@ BLOCK = 12
 def test_one_stale_dispute_costs_no_bond(hidden: bool) -> None:
     """It is shown as before its `reveal`, which succeeds again and again without effect. `hidden`: the opened node is
     not shown either."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         trainer = play.trainer
         first, second = play.auditor(None, FalseAccuser, step_wanted=1), play.auditor(None, FalseAccuser, step_wanted=8)
@@ -64,7 +65,7 @@ def test_one_stale_dispute_costs_no_bond(hidden: bool) -> None:
 
 
 def test_a_false_credit_costs_no_bond() -> None:
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         trainer, accuser = play.trainer, play.auditor(None, FalseAccuser)
         accuser.step()
@@ -81,7 +82,7 @@ def test_a_false_credit_costs_no_bond() -> None:
 
 def test_one_stale_job_costs_no_other_dispute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vgame.agents.staking, "auditor_shortcomings", lambda *_: [])
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         scene = deployed(chain)
         plays = [scene.claimed(SETUP, LIE) for _ in range(2)]
         service = watch(plays[0], Limits())
@@ -109,7 +110,7 @@ def test_one_stale_job_costs_no_other_dispute(monkeypatch: pytest.MonkeyPatch) -
 
 def test_one_stale_request_costs_no_reward(tmp_path: Path) -> None:
     """An answered request is shown as open, and the estimate of its answer succeeds."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         sides = Sides(deployed(chain), tmp_path)
         sides.claim()
         Exchange(sides.play, sides.game, None, None, []).request(2, 0, 4 * chain.block().base_fee)
@@ -218,7 +219,7 @@ def long_dispute(slot: int) -> Setup:
 
 def test_a_node_one_block_behind_costs_a_trainer_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each move counts as not made, in five disputes."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(long_dispute(20))
         own_clock(monkeypatch, chain)
         accusers = [play.auditor(None, FalseAccuser, step_wanted=step) for step in (3, 13, 23, 33, 43)]
@@ -239,7 +240,7 @@ def test_a_node_one_block_behind_costs_a_trainer_no_bond(monkeypatch: pytest.Mon
 def test_a_node_one_block_behind_costs_an_auditor_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four false claims; one transaction in a round, as the service sends them."""
     setup = long_dispute(60)
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         scene = deployed(chain)
         lie = replace(LIE, words={(40, 3, 4): int(setup.honest.output_words(40, 3)[4]) ^ 1})
         plays, game = [scene.claimed(setup, lie) for _ in range(4)], scene.game()
@@ -281,7 +282,7 @@ class Led(FalseAccuser):
 def test_proofs_that_strangers_copy_cost_no_bond(monkeypatch: pytest.MonkeyPatch) -> None:
     """They dispute 12 elements of one leaf, and send the trainer's own `prove` before it; one more dispute waits
     meanwhile."""
-    with embedded_chain() as chain:
+    with quick_chain() as chain:
         play = deployed(chain).claimed(long_dispute(20))
         own_clock(monkeypatch, chain)
         trainer, accusers = play.trainer, list[Led]()

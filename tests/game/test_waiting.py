@@ -186,15 +186,15 @@ def test_a_client_closes_two_jobs_one_after_the_other(far: Scene) -> None:
     assert close_job(second.client, second.id) == (Phase.EXPIRED, SETUP.spec.reward)
 
 
-def test_a_race_in_one_job_leaves_no_other_open(far: Scene) -> None:
+def test_a_race_in_one_job_leaves_no_other_open(far_embedded: Scene) -> None:
     """A stranger ends the idle dispute of the first job before the client."""
-    plays = [far.claimed(SETUP) for _ in range(2)]
+    plays = [far_embedded.claimed(SETUP) for _ in range(2)]
     client = plays[0].client
     for play in plays:
         play.auditor(None, FalseAccuser, step_wanted=1).step()
         play.trainer.step()
-    far.chain.advance(SETUP.spec.auditor_budget + 1)
-    usual, rival = client.wallet.send, far.wallet()
+    far_embedded.chain.advance(SETUP.spec.auditor_budget + 1)
+    usual, rival = client.wallet.send, far_embedded.wallet()
 
     def overtaken(to: Any, data: bytes, value: int = 0, gas: int | None = None) -> Any:
         rival.send(to, data, value, gas)

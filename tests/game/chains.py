@@ -1,4 +1,4 @@
-"""A common development node, started for the tests: anvil. The embedded chain is in tests/game/scene.py."""
+"""A common development node, started for the tests: anvil. The embedded chain is in scene.py."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from scene import embedded_chain
 
 from vgame.chain.connection import Chain
 from vgame.errors import ChainError
@@ -41,6 +42,29 @@ def anvil() -> Iterator[Chain]:
     finally:
         process.terminate()
         process.wait(10)
+
+
+@contextmanager
+def still_anvil() -> Iterator[Chain]:
+    """An anvil with the clock of the embedded chain: each block is one second later, and time passes only with
+    blocks."""
+    with anvil() as chain:
+        request = chain.web3.provider.make_request  # also if a test replaces replies
+        request("anvil_setBlockTimestampInterval", [1])
+
+        def advance(seconds: int) -> bool:
+            now = int(request("eth_getBlockByNumber", ["latest", False])["result"]["timestamp"], 16)
+            request("evm_setNextBlockTimestamp", [now + max(1, seconds)])
+            return "error" not in request("evm_mine", [])
+
+        chain.advance = advance
+        yield chain
+
+
+def quick_chain() -> AbstractContextManager[Chain]:
+    """A node with real replies, nonces and fees: anvil, in a third of the embedded chain's time, or where it is not
+    installed the embedded chain."""
+    return (still_anvil if is_installed() or os.environ.get("CI") else embedded_chain)()
 
 
 def answers(port: int) -> bool:
