@@ -44,8 +44,10 @@ def look(sides: Sides) -> None:
 
 
 def looks(sides: Partial, pause: int = 15) -> None:
-    """Looks of the client until the confirm window is over; the trainer answers what is requested."""
-    while sides.left > 0 and sides.play.phase is Phase.DELIVERING:
+    """Looks of the client until it has confirmed or the confirm window is over; the trainer answers what is
+    requested."""
+    exchange = lambda: sides.play.client.exchange(sides.play.id)  # noqa: E731
+    while sides.left > 0 and sides.play.phase is Phase.DELIVERING and not exchange().confirmed_at:
         look(sides)
         with suppress(VgameError):
             sides.trainer.step()
@@ -147,6 +149,8 @@ def test_a_request_that_was_never_signed_is_declined(far: Scene, tmp_path: Path)
         return {"jsonrpc": "2.0", "id": 1, "result": "0x"} if data.startswith(selector) else usual()
 
     with altered(far.chain, "eth_estimateGas", estimate):
+        look(sides)
+        sides.wait(300)
         looks(sides)
     assert sides.play.phase is Phase.DECLINED
 
@@ -166,6 +170,8 @@ def test_an_offer_that_is_not_shown_is_declined(far: Scene, tmp_path: Path) -> N
         return usual(name, *args, **place)
 
     sides.play.client.content = content
+    look(sides)
+    sides.wait(300)
     looks(sides)
     assert sides.play.phase is Phase.DECLINED
 

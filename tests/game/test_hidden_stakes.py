@@ -154,10 +154,10 @@ def test_reverted_stakes_behind_a_node_that_stands_still(end: Any, tmp_path: Pat
     scene.chain.advance(700)
     first_staked(end, play, service)
     before, stop = sent(scene, account), endpoint.now() - 600
-    for _ in range(7200 // 30):
+    for _ in range(7200 // 120):
         with endpoint.behind(lambda: stop):
             round_of(service)
-        scene.chain.advance(30)
+        scene.chain.advance(120)
     assert staked(play, service) == 1
     assert sent(scene, account) - before <= 10
 
