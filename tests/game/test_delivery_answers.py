@@ -13,6 +13,7 @@ from test_delivery_client import GWEI, SPEC, poor
 
 from vgame.chain import final
 from vgame.chain.records import Phase
+from vgame.delivery import calls
 from vgame.errors import ChainError, ContractError, NotYet, VgameError
 
 assert poor  # a fixture
@@ -234,7 +235,8 @@ def test_an_error_of_a_moment_is_no_reason_to_decline(poor: Partial, monkeypatch
     """The offer cannot be read. If that lasts, nothing can be fetched, and it is declined."""
     chain = poor.play.scene.chain
     monkeypatch.setattr(chain, "is_development", False)
-    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=chain.now))
+    for module in (calls, final):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=chain.now))
     poor.receive = poor.buyer.ready
     poor.refuse = chunk_1_of_tensor_1
     poor.wait(MARGIN - 1)

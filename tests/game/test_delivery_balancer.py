@@ -16,7 +16,7 @@ from test_delivery_prices import FLOOR, deployed_scene, fee
 
 from vgame.chain import final, pauses
 from vgame.chain.records import Phase
-from vgame.delivery import looks, rules
+from vgame.delivery import calls, looks, rules
 from vgame.errors import VgameError
 
 assert deployed_scene and fee  # fixtures
@@ -27,7 +27,7 @@ def sides(scene: Scene, fee: object, tmp_path: Path, monkeypatch: pytest.MonkeyP
     sides = Partial(scene, tmp_path)
     sides.claim()
     monkeypatch.setattr(scene.chain, "is_development", False)
-    for module in (final, looks, pauses):
+    for module in (calls, final, looks, pauses):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=scene.chain.now))
     return sides
 
@@ -102,3 +102,14 @@ def test_a_request_that_is_deferred_in_single_blocks_is_not_dropped(sides: Parti
         sides.play.advance(20)
     assert not game.requests(job)[0].dropped and sides.play.phase is Phase.UNDELIVERED
     assert game.credits(game.wallet.address) >= sides.play.setup.spec.reward
+
+
+def test_an_old_block_does_not_lengthen_a_look(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the last tenth, in which little time is left to decline."""
+    sides.wait(MARGIN - 1)
+    now, ends = sides.play.scene.chain.now(), []
+    sides.refuse = lambda *_: ends.append(sides.buyer._server.second) or True  # type: ignore[func-returns-value]
+    monkeypatch.setattr(sides.play.scene.chain, "now", lambda: now - 500)
+    with suppress(VgameError):
+        sides.buyer.ready()
+    assert ends and max(ends) <= now + MARGIN // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from test_delivery_agents import Partial, chunk_1_of_tensor_1
 
 from vgame.chain.records import Phase
 from vgame.delivery import fetch as fetching
-from vgame.delivery.sealed import Piece, Shape
-from vgame.errors import DeliveryError
+from vgame.delivery.sealed import Piece, Shape, read_offer, write_offer
+from vgame.errors import ChainError, DeliveryError, NotYet
 
 SPEC = DELIVERY.spec
 SHAPE = Shape([s.elements for s in DELIVERY.program.states])
@@ -58,6 +59,32 @@ def test_one_lost_chunk_is_requested_when_the_server_goes_away(sides: Partial) -
     assert sides.requested_chunks() == [(1, 1)]
     assert sides.trainer.step() and sides.receive() is None
     assert sides.game.exchange(sides.play.id).confirmed_at
+
+
+@pytest.mark.parametrize("kept", ["whole", "of another job", "damaged", "deleted"])
+def test_the_offer_is_on_the_disk_too(sides: Partial, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
+    """An endpoint shows no logs to a restarted client. Only the offer that stands on chain counts."""
+    sides.claim()
+    assert sides.receive() is None
+    path, offer = sides.buyer.folder / "offer.json", sides.buyer.offer()
+    if kept == "of another job":
+        write_offer(path.parent, sides.play.id, replace(offer, cipher_root=bytes(32)))
+    elif kept == "damaged":
+        path.write_text(path.read_text()[1:])
+    elif kept == "deleted":
+        path.unlink()
+    sides.fresh()
+    contents = sides.play.client.contents
+    contents._found.clear()
+    with monkeypatch.context() as patch:
+        for name in ("logs", "receipts"):
+            patch.setattr(contents, name, lambda *_: [])
+        if kept == "whole":
+            assert sides.buyer.offer() == offer
+        else:
+            with pytest.raises((NotYet, ChainError)):
+                sides.buyer.offer()
+    assert sides.buyer.offer() == offer == read_offer(path.parent)[1]
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -23,17 +23,18 @@ from vgame.delivery.rules import (
 
 BASE = 50  # of `at`
 LOSS = SPEC.reward * 3 // 4  # by `decline`
+OWN = at(0).own  # of a call of the client
 PLACES = [(0, c) for c in range(10)]
 
 
 def answer(tensor: int, chunk: int) -> int:
-    """Gas, at which the budget pays 64 answers at 20 times the base fee."""
-    return LOSS // (64 * 20 * BASE)
+    """Gas, at which the budget pays 64 answers at 20 times the base fee, and their calls."""
+    return (LOSS - 64 * OWN) // (64 * 20 * BASE)
 
 
 def dear(tensor: int, chunk: int) -> int:
-    """Gas, at which the budget pays 10 answers at twice the base fee."""
-    return LOSS // (10 * 2 * BASE)
+    """Gas, at which the budget pays 10 answers at twice the base fee, or 20 at once it, and 20 calls."""
+    return (LOSS - 20 * OWN) // (10 * 2 * BASE)
 
 
 def chunks(count: int, price: int = BASE, **fields: int) -> list[Request]:
@@ -60,6 +61,21 @@ def test_the_price_is_the_largest_multiple_of_the_base_fee_that_the_budget_pays(
     assert price_of(at(UNTIL - 4_000, *chunks(5, price=2 * BASE)), PLACES[5:], dear) == 2 * BASE
 
 
+def test_calls_count_too() -> None:
+    """Of small chunks the answers cost less than the requests for them."""
+
+    def small(tensor: int, chunk: int) -> int:
+        return OWN // (1_000 * BASE)
+
+    s = replace(at(UNTIL - 4_000), base=BASE * (LOSS // OWN) // 20)  # 20 calls are paid for
+    assert price_of(s, PLACES, small) and price_of(s, PLACES * 2, small) is None
+    assert price_of(replace(s, tip=s.base), PLACES, small) is None
+    paid, more = (replace(s, requests=tuple(chunks(count, answered_at=9))) for count in (25, 35))
+    assert price_of(paid, PLACES, small) and price_of(more, PLACES, small) is None
+    few, many = (replace(s, requests=tuple(chunks(count))) for count in (9, 15))
+    assert raised(replace(few, now=UNTIL - 1_000), small) and not raised(replace(many, now=UNTIL - 1_000), small)
+
+
 def test_answers_that_were_paid_do_not_prevent_the_last_ones() -> None:
     """All of them cost twice the budget at most."""
     paid = chunks(10, price=2 * BASE, answered_at=9)  # the whole budget
@@ -74,7 +90,7 @@ def test_the_contract_takes_so_many_requests() -> None:
     assert price_of(at(UNTIL - 4_000, *asked), PLACES[:2], answer) is None
 
 
-@pytest.mark.parametrize("gas", [answer, dear, lambda *_: 1, lambda *_: LOSS // BASE, lambda *_: LOSS])
+@pytest.mark.parametrize("gas", [answer, dear, lambda *_: 1, lambda *_: (LOSS - OWN) // BASE, lambda *_: LOSS])
 def test_probes_leave_the_budget_and_the_places_for_the_end(gas) -> None:
     """A trainer that answers each of them, and serves nothing."""
     asked: list[Request] = []
@@ -82,7 +98,7 @@ def test_probes_leave_the_budget_and_the_places_for_the_end(gas) -> None:
         assert price >= s.base
         asked.append(replace(ASKED, index=len(asked), price=price, answered_at=UNTIL - 4_500))
     assert len(asked) <= MOST_REQUESTS // 4 and bound(asked, gas) <= (LOSS if len(asked) == 1 else LOSS // 4)
-    assert bool(asked) == (BASE * gas(9, 9) <= LOSS)
+    assert bool(asked) == (BASE * gas(9, 9) + OWN <= LOSS)
     assert not asked or price_of(s, [(0, 0)], gas) is not None
 
 
@@ -102,7 +118,9 @@ def test_before_the_end_all_outgrown_requests_are_raised_or_none() -> None:
     many = chunks(21, price=BASE - 1)
     assert raised(at(UNTIL - 1_000, *many), dear) == {}
     after = raised(at(UNTIL + 3 * KEY, *many), dear)  # one that is open holds the key back; the budget is the reward
-    assert len(after) == 21 and set(after.values()) == {SPEC.reward // (21 * dear(0, 0))}
+    assert len(after) == 21 and set(after.values()) == {
+        (SPEC.reward - 42 * OWN) // (21 * dear(0, 0))
+    }  # 21 calls were made, 21 will be
     fewer = raised(at(UNTIL + 3 * KEY, *chunks(40, price=1)), dear)
     assert 20 < len(fewer) < 40 and list(fewer) == list(range(len(fewer)))
 

@@ -159,13 +159,15 @@ def test_nothing_is_asked_or_written_when_everything_is_here(
     assert before == {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
 
 
-def test_larger_files_of_another_job_are_shortened(sealed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pairs", [True, False])
+def test_files_that_go_on_behind_their_end_do_no_harm(sealed, tmp_path: Path, pairs: bool) -> None:
     folder, offer = sealed
     for name in ("chunks", *UNITS):
-        (tmp_path / name).write_bytes((folder / name).read_bytes() + b"another job")
-    kept = fetch(server(folder, lambda *_: True), SHAPE, offer, tmp_path)
-    assert {name: (tmp_path / name).stat().st_size for name in SHAPE.sizes} == SHAPE.sizes
-    assert kept.tree.root.plain == offer.final_state
+        (tmp_path / name).write_bytes((folder / name).read_bytes() + bytes(64))
+    if not pairs:
+        (tmp_path / "chunks").unlink()
+    kept = fetch(nothing, SHAPE, offer, tmp_path)
+    assert kept.tree.root.plain == SealedFolder(tmp_path, SHAPE).tree.root.plain == offer.final_state
 
 
 def test_without_the_file_of_pairs_the_leaves_suffice(sealed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

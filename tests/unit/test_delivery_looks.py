@@ -1,4 +1,4 @@
-"""A node that stands still decides nothing; a false time does not make true replies worthless."""
+"""A node that lags or stands still decides nothing; a false number or time does not make true replies worthless."""
 
 from __future__ import annotations
 
@@ -39,19 +39,43 @@ def block(number: int, now: int = 0) -> Snapshot:
     return replace(at(now or UNTIL - 1_000 + 12 * number), number=number)
 
 
-def test_a_node_that_stands_still_is_passed_over(clock: list[float], shown: list[Snapshot]) -> None:
-    role, old = a_role(), block(70)
-    shown += [block(94), old, block(95), old, block(95), *[old] * (LOOKS - 1), block(96)]
-    assert [role().number for _ in range(5)] == [94, 70, 95, 95, 96]
-    shown[:] = [old]
-    with pytest.raises(NotYet, match="shows block 70 again after block 96"):
+def test_a_node_that_lags_is_passed_over(clock: list[float], shown: list[Snapshot]) -> None:
+    """Also one whose blocks are new to the role."""
+    role = a_role()
+    shown += [block(94), block(70), block(95), block(71), block(95), block(72), block(72), block(96)]
+    assert [role().number for _ in range(4)] == [94, 95, 95, 96]
+    shown[:] = [block(73)]
+    with pytest.raises(NotYet, match="shows block 73 after block 96"):
         role()
 
 
-def test_true_blocks_count_after_one_with_a_false_time(clock: list[float], shown: list[Snapshot]) -> None:
+def test_after_a_false_number_true_ones_count_after_a_while(clock: list[float], shown: list[Snapshot]) -> None:
     role = a_role()
-    shown += [block(94), block(94, 2**40), block(95), block(94, 2**40), block(96), block(97)]
-    assert [role().now for _ in range(5)] == [b.now for b in (block(94), block(94, 2**40), *map(block, (95, 96, 97)))]
+    shown += [block(94), block(2**40), block(95)]
+    assert [role().number for _ in range(2)] == [94, 2**40]
+    with pytest.raises(NotYet):
+        role()
+    clock[0] += BLIND
+    assert role().number == 95 == role().number
+
+
+@pytest.mark.parametrize("false", [0, 2**40])
+@pytest.mark.parametrize("number", [94, 95])
+def test_a_false_time_ends_nothing(clock: list[float], shown: list[Snapshot], number: int, false: int) -> None:
+    """A past one is read again; after one in the future true ones still count."""
+    role, lie = a_role(), replace(block(number), now=false)
+    shown += [block(94), lie, *[block(95)] * (LOOKS + 1), block(96)]
+    assert role() == block(94)
+    believed = lie.now > block(94).now and number == 95
+    assert role() == (lie if believed else block(95)) and role() == block(95)
+    shown[:] = [block(96)]
+    assert role() == block(96)
+
+
+def test_times_that_contradict_each_other_stop_no_look(clock: list[float], shown: list[Snapshot]) -> None:
+    role = a_role()
+    shown += [block(94), *[replace(block(95), now=0)] * LOOKS, block(96)]
+    assert [role().now for _ in range(3)] == [block(94).now, 0, block(96).now]
 
 
 def test_one_that_alone_is_left_is_taken_after_a_while(clock: list[float], shown: list[Snapshot]) -> None:

@@ -25,7 +25,7 @@ from vgame.delivery.rules import (
 )
 
 CONFIRM, KEY, COMPLAINT = 10_000, 4_000, 3_000
-SPEC = SimpleNamespace(confirm_window=CONFIRM, key_window=KEY, complaint_window=COMPLAINT, reward=10**9)
+SPEC = SimpleNamespace(confirm_window=CONFIRM, key_window=KEY, complaint_window=COMPLAINT, reward=10**15)
 OFFER = b"o" * 32
 UNTIL = 100_000
 ASKED = Request(0, 1, 2, 300, 50, UNTIL - 9_000, 0, 0, False)

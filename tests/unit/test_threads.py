@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from vgame.arithmetic.workspace import copy_shared
-from vgame.system.threads import Later, _helpers, _offer, _patient, each, ours, share, threads
+from vgame.system.threads import Later, _all, _helpers, _offer, _patient, each, ours, share, threads
 
 CALLER = threading.current_thread()
 MARK: ContextVar[str] = ContextVar("mark", default="nobody's")
@@ -190,3 +191,13 @@ def test_helpers_keep_subnormal_numbers_and_need_no_gradients() -> None:
     maker.join()
     helpers = [found for found, who in each([lambda: (job(), threading.current_thread())] * 3) if who is not CALLER]
     assert made and helpers == [(True, False)] * 2
+
+
+def test_where_the_system_names_no_processors_of_a_process_all_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS, Windows."""
+    monkeypatch.setattr("vgame.system.threads._torch", lambda: None)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert _all() == 3
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert _all() == 1

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, QUIET_ROUND, Retry
 from vgame.chain.game import Game
 from vgame.chain.records import JobSpec
-from vgame.errors import DeliveryError
+from vgame.delivery.folder import own_folder
+from vgame.errors import DeliveryError, VgameError
 from vgame.system.progress import Reporter
 
 if TYPE_CHECKING:
@@ -22,12 +25,20 @@ if TYPE_CHECKING:
     from vgame.runs.history import History
 
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+MOST_DIGITS = 18  # of a place in a file
 BLOCK = 2**20
+
+T = TypeVar("T")
 
 
 def delivered_folder(store: Path, job: bytes) -> Path:
     """The folder in a trainer's store with the encrypted state of a job, and its key."""
     return store / "delivery" / job.hex()[:16]
+
+
+def received_folder(out: Path, job: bytes) -> Path:
+    """The folder with a client's ciphertext, beside the file that it becomes: one for each job."""
+    return out.with_name(f"{out.name}.{job.hex()[:16]}.sealed")
 
 
 def seller_of(bundle: Bundle, history: History, store: Path, job: bytes) -> Seller:
@@ -51,6 +62,8 @@ class RangeHandler(BaseHTTPRequestHandler):
         path = self.folder / name
         if name not in ("offer.json", "chunks", "hashes", "leaves") or not path.is_file():
             return self.send_error(404)
+        if asked and max(map(len, asked.groups())) > MOST_DIGITS:
+            return self.send_error(416)
         size = path.stat().st_size
         first, last = (int(asked[1]), min(int(asked[2]), size - 1)) if asked else (0, size - 1)
         if first > last:
@@ -81,7 +94,10 @@ def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporte
     Undelivered if the job has ended without its state."""
     from vgame.delivery.buyer import Buyer
     from vgame.delivery.fetch import Source
+    from vgame.delivery.received import refuse_place
 
+    refuse_place(out)
+    own_folder(sealed := received_folder(out, job))
     find_order(game, bundle, job)
 
     def progress(done: int, total: int) -> None:
@@ -89,7 +105,7 @@ def receive(game: Game, bundle: Bundle, job: bytes, url: str, out: Path, reporte
 
     elements = [source.elements for source in bundle.program.sources]
     record = partial(source_record, bundle)
-    sealed, terms = out.with_name(f"{out.name}.sealed"), JobSpec(**bundle.order)
+    terms = JobSpec(**bundle.order)
     buyer = Buyer(game, job, elements, Source(url).get, sealed, record, progress, terms)
     retry, waits = Retry(reporter, poll), False
     while True:
@@ -111,13 +127,25 @@ def source_record(bundle: Bundle, tensor: int) -> tuple[bytes, bytes, list[bytes
 
 
 def write_state(bundle: Bundle, buyer: Buyer, out: Path) -> None:
-    """Write a safetensors file with the keys and types of the module."""
+    """Write a safetensors file with the keys and types of the module. INVARIANT: every leaf is verified and complained
+    about first, whatever becomes of the file."""
     from vgame.delivery.received import StateFile
 
     roots = [buyer.sealed.tree.tensor_root(t) for t in range(len(bundle.program.sources))]
-    try:
-        with StateFile(out, bundle, roots) as file:
-            buyer.receive(file.write)
-    except OSError:  # verify the rest without a file: a full disk must not prevent a complaint
-        buyer.receive(lambda piece, leaves: None)
-        raise
+    problems: list[Exception] = []
+
+    def attempt(what: Callable[[], T]) -> T | None:
+        if not problems:
+            try:
+                return what()
+            except Exception as problem:
+                problems.append(problem)
+        return None
+
+    with ExitStack() as stack:
+        file = attempt(lambda: stack.enter_context(StateFile(out, bundle, roots)))
+        buyer.receive(lambda piece, leaves: attempt(lambda: file.write(piece, leaves)))
+        attempt(stack.close)
+        if problems:
+            why = getattr(problems[0], "strerror", None) or problems[0]
+            raise VgameError(f"{out} cannot be written: {why}; every leaf is verified") from problems[0]

@@ -33,14 +33,15 @@ import numpy as np
 from vgame.chain.connection import Chain
 from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.game import Game
-from vgame.chain.http import replies_until
-from vgame.chain.records import Event, Job, JobSpec, Phase, Request
+from vgame.chain.http import REPLY_TIMEOUT, replies_until
+from vgame.chain.records import Event, JobSpec, Phase, Request
 from vgame.delivery.calls import Calls, call_of
 from vgame.delivery.cipher import key_hash
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, fits, keep_chunk
+from vgame.delivery.folder import own_folder
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
 from vgame.delivery.rules import Place, Snapshot, confirming, look_end, overdue, read, undecided
-from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape
+from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape, read_offer, write_offer
 from vgame.errors import ChainError, DeliveryError, EndpointError, NotYet, Undelivered, VgameError
 
 FAILED = frozenset({Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})  # no state comes
@@ -56,10 +57,6 @@ class Deadline:
     second: float
     moment: float
 
-    @classmethod
-    def after(cls, chain: Chain, seconds: float) -> Deadline:
-        return NEVER if seconds == inf else cls(chain.now() + seconds, time.monotonic() + seconds)
-
     def is_over(self, chain: Chain) -> bool:
         if time.monotonic() >= self.moment:
             return True
@@ -69,6 +66,10 @@ class Deadline:
 
 
 NEVER = Deadline(inf, inf)
+
+
+def _not_served(name: str, first: int, size: int) -> bytes:
+    raise DeliveryError("it is not on the disk")
 
 
 def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
@@ -89,23 +90,26 @@ class Buyer(Calls):
         self._lasting = Lasting(game.chain)
         self._fetched: tuple[Offer, SealedFolder] | None = None
         self._wrong: Counter[int] = Counter()  # by request: answers that were shown and are wrong
-        self._server, self._spell = NEVER, inf  # of this look: until when it fetches, how many seconds
+        self._server = self._logs = NEVER  # of this look: until when it fetches, until when it looks for answers
         self._tried = -1  # the last request whose answer was looked for
+        self._fresh = False  # verified in this look
+        self._opened: list[Place] | None = None  # lacking when all others were verified with the key
 
     def ready(self) -> bool:
         """The next move; True when the key is out and everything is here. DeliveryError where something is missing,
         Undelivered where the job has ended without its state."""
+        self._fresh = False
         s = self._read()
         job = s.job
         self._lasting.shown("ended", job.phase in {Phase.FINAL, *FAILED})
         match job.phase:
             case Phase.CLAIMED:
-                with self._until(job.since + job.spec.challenge_window, job):
+                with self._until(job.since + job.spec.challenge_window, s):
                     self._complaining(self.fetch)
             case Phase.DELIVERING:
                 self._deliver(s)
             case Phase.REVEALED:
-                with self._until(s.exchange.key_at + job.spec.complaint_window, job):
+                with self._until(s.exchange.key_at + job.spec.complaint_window, s):
                     self._complaining(self.fetch)
                 return True
             case Phase.FINAL:
@@ -141,7 +145,8 @@ class Buyer(Calls):
         return self._fetched[1]
 
     def offer(self) -> Offer:
-        """What the claim committed to, by its hash."""
+        """What the claim committed to, by its hash: as it is on the disk, or in the log, which an endpoint may hide
+        later."""
         job, stands = self.game.job(self.job), self.game.exchange(self.job).offer
         if not any(stands):
             raise DeliveryError(
@@ -153,7 +158,15 @@ class Buyer(Calls):
             found = Offer(a["finalState"], a["cipherRoot"], a["keyHash"])
             return found if self.game.offer_hash(astuple(found)) == stands else None
 
-        return self.game.content("Offered", self.job, job.claimed_at, offered, key=stands)
+        with suppress(DeliveryError):
+            _, kept = read_offer(self.folder)
+            if self.game.offer_hash(astuple(kept)) == stands:
+                return kept
+        found = self.game.content("Offered", self.job, job.claimed_at, offered, key=stands)
+        with suppress(VgameError):  # a full disk
+            own_folder(self.folder)
+            write_offer(self.folder, self.job, found)
+        return found
 
     def fetch(self) -> SealedFolder:
         """The ciphertext of the offer that stands, every byte verified; what was answered on chain counts too."""
@@ -161,7 +174,7 @@ class Buyer(Calls):
         if self._fetched is None or self._fetched[0] != offer:
             again = partial(fetch, self._get, self.shape, offer, self.folder, self.progress)
             try:
-                self._fetched = offer, again()
+                self._fetched = offer, self._opened_here(offer) or again()
             except Missing as missing:
                 kept, hidden = self._keep_answers(missing)
                 if kept:
@@ -170,19 +183,45 @@ class Buyer(Calls):
                     raise Missing(f"{missing}; {hidden}", missing.chunks, missing.all_known) from None
                 else:
                     raise
+            self._fresh = True
         return self._fetched[1]
+
+    def _opened_here(self, offer: Offer) -> SealedFolder | None:
+        """Once the key is out, the disk comes before the server, which cannot delay a complaint so: the whole folder,
+        or None, and every leaf that is here has been verified, if the key is shown."""
+        if not self.game.exchange(self.job).key_at:
+            return None
+        try:
+            return fetch(_not_served, self.shape, offer, self.folder)
+        except Missing as missing:
+            if missing.sealed and missing.chunks != self._opened:
+                with suppress(NotYet, ChainError):
+                    self._decipher(missing.sealed, lambda piece, leaves: None)
+        return None
+
+    def _verified_now(self) -> bool:
+        """INVARIANT: only what was verified in this look is confirmed; not again while the call is on its way. What is
+        not here any more is fetched in the next look."""
+        if self._fetched is None:
+            return False
+        offer = self._fetched[0]
+        if not (self._fresh or self.game.was_sent("confirm", self.job, self.game.offer_hash(astuple(offer)))):
+            try:
+                fetch(_not_served, self.shape, offer, self.folder)
+            except (VgameError, OSError):
+                self._fetched = None
+        return self._fetched is not None
 
     def _keep_answers(self, missing: Missing) -> tuple[dict[int, Place], VgameError | None]:
         """INVARIANT: what an endpoint shows takes the place of missing chunks only. The requests whose answers are
         shown, and why another one is not."""
         kept: dict[int, Place] = {}
         hidden = None
-        deadline = Deadline.after(self.game.chain, self._spell / 2)
         after = self._tried  # of the answers that are not shown another one comes first in each look
         for request in sorted(self.game.requests(self.job), key=lambda r: (r.index <= after, r.index)):
             place = (request.tensor, request.chunk)
             if not (request.open or request.dropped) and place in missing.chunks:
-                if deadline.is_over(self.game.chain):
+                if self._logs.is_over(self.game.chain):
                     return kept, hidden or NotYet("the time of this look is over")
                 self._tried = request.index
                 try:
@@ -233,20 +272,35 @@ class Buyer(Calls):
             return self.get(name, first, size)
 
     @contextmanager
-    def _until(self, end: int, job: Job, answers: bool = False) -> Iterator[None]:
+    def _until(self, end: int, s: Snapshot) -> Iterator[None]:
         """Nothing is fetched after a time of the chain; if that is over, a look lasts a twentieth of the confirm
-        window. `answers`: half of the time is for the logs of answers, however long the last reply took."""
-        now = self.game.chain.now()
-        self._spell = end - now if end > now else job.spec.confirm_window // 20 + 1
-        self._server = Deadline.after(self.game.chain, self._spell / 2 if answers else self._spell)
+        window. It lasts half of the confirm window at most, by the own clock too, for the time that the snapshot shows
+        may be false. Half of it is for the logs of answers, if there are some."""
+        answers = any(r.answered_at and not r.dropped for r in s.requests)
+        window = s.job.spec.confirm_window
+        spell = min(end - s.now, window // 2) if end > s.now else window // 20 + 1
+        now = time.monotonic()
+        self._server = Deadline(s.now + spell, now + (spell / 2 if answers else spell))
+        self._logs = Deadline(s.now + spell + REPLY_TIMEOUT, now + spell + REPLY_TIMEOUT)
         try:
             yield
         finally:
-            self._server, self._spell = NEVER, inf
+            self._server = self._logs = NEVER
 
     def _open(self, write: Write) -> None:
-        for piece, leaves in decipher(self.fetch(), self.key(), self.job):
-            write(piece, leaves)
+        if lost := self._decipher(self.fetch(), write):
+            self._fetched = None  # the next look fetches it again
+            raise lost
+
+    def _decipher(self, sealed: SealedFolder, write: Write) -> Missing | None:
+        """What is not here any more, after all other leaves were verified."""
+        try:
+            for piece, leaves in decipher(sealed, self.key(), self.job):
+                write(piece, leaves)
+        except Missing as missing:
+            self._opened = missing.chunks
+            return missing
+        return None
 
     # ---- complaints ----
 
@@ -283,28 +337,38 @@ class Buyer(Calls):
     # ---- before the key ----
 
     def _deliver(self, s: Snapshot) -> None:
-        if self.game.wallet is not None and (late := call_of(self.job, overdue(s))) and self._attempt(*late):
+        sent, unsent = self._claim_back(s)
+        if sent:
             return
         own = self.game.wallet is not None and self.game.wallet.address == s.job.client
         failed = self._raise_prices(s) if own else {}
         problem = self._complaining(lambda: self._look(s))
-        if own:
-            hidden = problem is not None and not isinstance(problem, Missing)
-            held = self._lasting.held("hidden", hidden)
-            if isinstance(problem, Missing):
-                self._press(self._read(), problem, failed)
-            elif problem:
-                self._press(self._read(), Missing("", [], all_known=False), failed, problem, held)
+        if own and isinstance(problem, Missing):
+            self._press(self._read(), problem, failed, unsent=unsent)
+        elif own and problem:
+            self._press(self._read(), Missing("", [], all_known=False), failed, problem, unsent)
+        elif own:
+            self._held(s)  # nothing is missing
         if problem:
             raise problem
         offer = self.game.offer_hash(astuple(self._fetched[0])) if self._fetched else None
-        if own and confirming(s := self._read(), offer).due:
+        if own and confirming(s := self._read(), offer).due and self._verified_now():
             self._attempt("confirm", self.job, s.exchange.offer)
+        if unsent:
+            raise unsent
+
+    def _claim_back(self, s: Snapshot) -> tuple[bool, VgameError | None]:
+        """Whether the call for the whole reward was sent; why not, which stops nothing else."""
+        call = call_of(self.job, overdue(s))
+        try:
+            return self.game.wallet is not None and call is not None and self._attempt(*call), None
+        except VgameError as problem:
+            return False, problem
 
     def _look(self, s: Snapshot) -> Exception | None:
         """Fetch in the time of a look; why it is not all here."""
         try:
-            with self._until(look_end(s), s.job, any(r.answered_at and not r.dropped for r in s.requests)):
+            with self._until(look_end(s), s):
                 self.fetch()
         except (VgameError, OSError) as problem:
             return problem

@@ -6,7 +6,8 @@ In: a snapshot, the chunks that are missing. Out: transactions. What is due, and
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -65,6 +66,7 @@ class Calls:
     def __init__(self, game: Game, job: bytes, shape: Shape, record: Callable[[int], Any]) -> None:
         self.game, self.job, self.shape, self.record = game, job, shape, record
         self.looks = Looks(game.chain)
+        self._since: dict[str, float] = {}  # by reason to decline: the monotonic clock at the first look that showed it
         self._failed: Mapping[int, VgameError] = {}  # requests that the last look did not raise
 
     def _read(self) -> Snapshot:
@@ -72,15 +74,15 @@ class Calls:
 
     def _press(
         self, s: Snapshot, missing: Missing, failed: Mapping[int, VgameError] = MappingProxyType({}),
-        hidden: Exception | None = None, held: float = inf,
+        hidden: Exception | None = None, unsent: VgameError | None = None,
     ) -> None:  # fmt: skip
         """Requests in time, `decline` where they cannot help any more, or cannot be paid. `failed`: requests whose
-        price was not raised, which the trainer may drop. `hidden`: the error for which nothing could be fetched, the
-        same kind in each look for `held` seconds."""
+        price was not raised, which the trainer may drop. `hidden`: the error for which nothing could be fetched.
+        `unsent`: why the call for the whole reward was not sent."""
         if not undecided(s):
             return
         wanted = unrequested(s, missing.chunks)
-        problem: VgameError | None = hidden if isinstance(hidden, ChainError) else None
+        problem: VgameError | None = hidden if isinstance(hidden, ChainError | NotYet) else None
         try:
             for index, (place, price) in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
                 if not requesting(s, self._now(s)):
@@ -90,15 +92,37 @@ class Calls:
         except VgameError as error:
             problem = error
         s = self._read()  # each request has taken a block, or more
-        s = replace(s, held=min(s.held, held))
         late = call_of(self.job, overdue(s))
-        problems = [problem, *(failed[r.index] for d in raising(s) if (r := d.request) and r.index in failed)]
-        waits = any(isinstance(p, Paused) for p in problems) or (late is not None and self.game.was_sent(*late))
-        lacking = bool(wanted) or not missing.all_known or len(problems) > 1
+        raises = [failed[r.index] for d in raising(s) if (r := d.request) and r.index in failed]
+        problems = [problem, unsent, *raises]
+        waits = any(isinstance(p, Paused) for p in [problem, *raises]) or unsent is not None
+        waits = waits or (late is not None and self.game.was_sent(*late))
+        lacking = bool(wanted) or not missing.all_known
+        shown = {
+            "hidden": hidden is not None,
+            "unaffordable": isinstance(problem, Unaffordable),
+            "failed": problem is not None and problem is not hidden and not isinstance(problem, Unaffordable),
+            "missing": lacking and problem is None and hidden is None,
+            "raises": bool(raises),
+            "unsent": unsent is not None,
+        }
+        held = self._held(s, {reason for reason, so in shown.items() if so})
+        lacking = lacking or bool(raises) or unsent is not None
+        s = replace(s, held=min(s.held, held))
         if declining(s, lacking, waits).due and not (may_pass(problems) and requesting(s, s.now)):
             self._attempt("decline", self.job, s.exchange.offer)
         elif problem:
             raise problem
+
+    def _held(self, s: Snapshot, shown: Collection[str] = ()) -> float:
+        """Seconds for which each look has shown one of the reasons to decline, or, when no more is requested, any. The
+        endpoint is not asked: an error would be no reason to forget them."""
+        now = time.monotonic()
+        self._since = {reason: self._since.get(reason, now) for reason in (*shown, *["any"] * bool(shown))}
+        if self.game.chain.is_development:
+            return inf if shown else 0.0
+        begun = [since for reason, since in self._since.items() if (reason == "any") != requesting(s, s.now)]
+        return now - min(begun, default=now)
 
     def _now(self, s: Snapshot) -> int:
         """A node that lags gives no time."""

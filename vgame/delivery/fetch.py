@@ -21,11 +21,12 @@ from vgame.chain.http import CONNECT_TIMEOUT, REPLY_TIMEOUT, careful_session
 from vgame.commit.words import LEAF_BYTES
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK, Pair
+from vgame.delivery.folder import own_folder
 from vgame.delivery.opening import WrongNode, node_of_chunk, root_node
-from vgame.delivery.sealed import CipherTree, Offer, Piece, SealedFolder, Shape, chunk_levels
+from vgame.delivery.sealed import CipherTree, Missing, Offer, Piece, SealedFolder, Shape, chunk_levels, leaf_pairs
 from vgame.errors import DeliveryError, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
-from vgame.system.files import write_atomic
+from vgame.system.files import no_link, open_file, write_atomic
 
 TRIES = 5  # of one piece, in a row
 AWAY = 8  # chunks in a row that do not come: perhaps the server is away
@@ -36,19 +37,16 @@ Get = Callable[[str, int, int], bytes]
 Progress = Callable[[int, int], None]
 
 
-class Missing(DeliveryError):
-    """These chunks, (tensor, chunk), are not here as they were committed. `all_known`: every other one is."""
-
-    def __init__(self, text: str, chunks: Sequence[tuple[int, int]], all_known: bool) -> None:
-        super().__init__(text)
-        self.chunks, self.all_known = list(chunks), all_known
-
-
 class Source:
     """A folder behind a URL, read by ranges."""
 
     def __init__(self, url: str) -> None:
         self.url, self.session = url.rstrip("/"), careful_session()
+
+    def _log_in(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """With what the URL names, not with a password of ~/.netrc: a trainer's server is a stranger."""
+        login = requests.utils.get_auth_from_url(self.url)
+        return requests.auth.HTTPBasicAuth(*login)(request) if any(login) else request
 
     def get(self, name: str, first: int, size: int) -> bytes:
         """`size` bytes of a file; DeliveryError where they do not come."""
@@ -57,6 +55,7 @@ class Source:
             with self.session.get(
                 f"{self.url}/{name}",
                 headers={"Range": f"bytes={first}-{first + size - 1}"},
+                auth=self._log_in,
                 timeout=(CONNECT_TIMEOUT, REPLY_TIMEOUT),
                 stream=True,
             ) as reply:
@@ -78,10 +77,7 @@ def fetch(
     get: Get, shape: Shape, offer: Offer, folder: Path, progress: Progress = lambda done, total: None
 ) -> SealedFolder:
     """The whole folder, verified; else Missing, or WrongNode. Of the server is asked what is not verified here."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("leaves", "hashes"):  # of another job whose state was larger
-        if _size(folder / name) > shape.sizes[name]:
-            os.truncate(folder / name, shape.sizes[name])
+    own_folder(folder)
     chunks, lacking = _pairs(get, shape, offer, folder)
     files = _Files(shape, folder, chunks)
     if lacking is None:
@@ -96,7 +92,8 @@ def fetch(
             progress(done := done + _leaves(piece, wrong) - _leaves(piece, still), total)
         if missing:
             tensor, chunk = missing[0]
-            raise Missing(f"tensor {tensor}, chunk {chunk}: {server.why} ({TRIES} tries)", missing, all_known=True)
+            why = f"tensor {tensor}, chunk {chunk}: {server.why} ({TRIES} tries)"
+            raise Missing(why, missing, all_known=True, sealed=SealedFolder(folder, shape, chunks))
         files.sync()
     return SealedFolder(folder, shape, chunks)
 
@@ -119,7 +116,7 @@ def _pairs(get: Get, shape: Shape, offer: Offer, folder: Path) -> tuple[np.ndarr
         chunks = bulk.to_rows([Pair(offer.cipher_root, offer.final_state)])
         return _kept(chunks, folder), None
     own = _read(folder / "chunks", 0, shape.sizes["chunks"])
-    if _size(folder / "chunks") == len(own) == shape.sizes["chunks"] and _folds(chunks := _rows(own), shape, offer):
+    if len(own) == shape.sizes["chunks"] and _folds(chunks := _rows(own), shape, offer):
         return chunks, None
     if (found := own_chunks(shape, folder)) is not None and _folds(found, shape, offer):
         return _kept(found, folder), []
@@ -170,7 +167,7 @@ def _kept(chunks: np.ndarray, folder: Path) -> np.ndarray:
 
 def own_chunks(shape: Shape, folder: Path) -> np.ndarray | None:
     """The pairs of the chunks from the leaves that are here; None where there are not enough of them."""
-    if any(_size(folder / name) != shape.sizes[name] for name in ("leaves", "hashes")):
+    if any(_size(folder / name) < shape.sizes[name] for name in ("leaves", "hashes")):
         return None
     files = _Files(shape, folder, np.empty((0, bulk.PAIR), np.uint8))
     return np.concatenate([files.levels(piece, *files.read(piece))[-1] for piece in shape.pieces()])
@@ -219,8 +216,7 @@ class _Files:
     def levels(self, piece: Piece, cipher: bytes, true: bytes) -> list[np.ndarray]:
         leaves = np.frombuffer(cipher, np.uint8).reshape(-1, LEAF_BYTES)
         own = np.frombuffer(true, np.uint8).reshape(-1, bulk.HASH)
-        pairs = np.concatenate([bulk.cipher_leaves(leaves, piece.tensor, piece.first), own], axis=1)
-        return chunk_levels(self.shape, piece.tensor, pairs)
+        return chunk_levels(self.shape, piece.tensor, leaf_pairs(piece, leaves, own))
 
     def wrong(self, piece: Piece, cipher: bytes, true: bytes) -> list[int]:
         """Chunks of the piece that are not whole, or whose pairs are others; WrongNode where the committed one does not
@@ -310,7 +306,7 @@ def keep_chunk(shape: Shape, folder: Path, tensor: int, chunk: int, cipher: byte
     piece = shape.chunk(tensor, chunk)
     if not fits(piece, cipher, true):
         raise DeliveryError(f"tensor {tensor}, chunk {chunk}: what is shown has another size than this chunk")
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder)
     files = _Files(shape, folder, np.empty((0, bulk.PAIR), np.uint8))
     if files.read(piece) != (cipher, true):
         files.write(piece, cipher, true)
@@ -335,12 +331,12 @@ def _read(path: Path, at: int, size: int) -> bytes:
     """Bytes of a file as far as it goes."""
     if not path.exists():
         return b""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         file.seek(at)
         return file.read(size)
 
 
 def _write(path: Path, at: int, data: bytes) -> None:
-    with open(path, "r+b" if path.exists() else "w+b") as file:
+    with open(path, "r+b" if path.exists() else "w+b", opener=no_link) as file:
         file.seek(at)
         file.write(data)

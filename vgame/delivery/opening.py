@@ -1,7 +1,7 @@
 """Complaints: a leaf that does not decipher to its true hash, a node whose true hash is not that of its children.
 
-In: a sealed folder whose pairs are known to be those of the claim, the key. Out: the words of each tensor, or a
-`BadLeaf`; a `WrongNode` where the trainer committed to a true hash that is none.
+In: a sealed folder whose pairs are known to be those of the claim, and which may have been damaged since; the key. Out:
+the words of each tensor, or a `BadLeaf`; a `WrongNode` where the trainer committed to a true hash that is none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from vgame.commit.merkle import Kind
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK, job_key, padding_pair
-from vgame.delivery.sealed import CipherTree, Piece, SealedFolder, leaf_path
+from vgame.delivery.sealed import CipherTree, Missing, Piece, SealedFolder, leaf_pairs, leaf_path
+from vgame.errors import DeliveryError
 
 
 @dataclass(eq=False)
@@ -57,21 +58,51 @@ def node_of_chunk(tree: CipherTree, tensor: int, chunk: int, below: np.ndarray, 
 
 
 def decipher(sealed: SealedFolder, key: bytes, job: bytes) -> Iterator[tuple[Piece, np.ndarray]]:
-    """(piece, its plain leaves) in order; raises BadLeaf."""
-    secret = job_key(key, job)
-    for piece in sealed.shape.pieces():
-        cipher, true = sealed.read(piece)
-        plain = cipher ^ bulk.keystreams(secret, piece.tensor, piece.first, piece.count)
-        wrong = np.flatnonzero((bulk.true_hashes(plain) != true).any(axis=1))
-        if wrong.size:
-            raise bad_leaf(sealed, piece.tensor, piece.first + int(wrong[0]))
-        yield piece, plain
+    """(piece, its plain leaves) in order; raises BadLeaf. INVARIANT: a leaf is judged by bytes that have the pair of
+    their chunk, as they were read then. Chunks that have not are named at the end: Missing."""
+    secret, lost = job_key(key, job), list[tuple[int, int]]()
+    for whole in sealed.shape.pieces():
+        for piece, found in _verified(sealed, whole):
+            if found is None:
+                lost.append((piece.tensor, piece.first // CHUNK))
+                continue
+            cipher, true = found
+            plain = cipher ^ bulk.keystreams(secret, piece.tensor, piece.first, piece.count)
+            wrong = np.flatnonzero((bulk.true_hashes(plain) != true).any(axis=1))
+            if wrong.size:
+                raise _bad_leaf(sealed, piece, cipher, true, piece.first + int(wrong[0]))
+            yield piece, plain
+    if lost:
+        tensor, chunk = lost[0]
+        why = f"tensor {tensor}, chunk {chunk}: {sealed.folder} has changed, or cannot be read"
+        raise Missing(why, lost, all_known=True, sealed=sealed)
+
+
+Bytes = tuple[np.ndarray, np.ndarray]  # ciphertext, true hashes
+
+
+def _verified(sealed: SealedFolder, piece: Piece) -> Iterator[tuple[Piece, Bytes | None]]:
+    """A piece with its bytes or, if some of them are not those of their pair, each of its chunks, with its bytes or
+    None."""
+    try:
+        yield piece, sealed.verified(piece)
+    except DeliveryError:
+        if piece.count <= CHUNK:
+            yield piece, None
+            return
+        for first in range(piece.first, piece.first + piece.count, CHUNK):
+            yield from _verified(sealed, sealed.shape.chunk(piece.tensor, first // CHUNK))
 
 
 def bad_leaf(sealed: SealedFolder, tensor: int, leaf: int) -> BadLeaf:
     chunk = sealed.shape.chunk(tensor, leaf // CHUNK)
-    cipher, true = sealed.read(chunk)
-    pairs = np.concatenate([bulk.cipher_leaves(cipher, tensor, chunk.first), true], axis=1)
-    index, path = leaf_path(sealed.shape, sealed.tree, chunk, pairs, leaf)
-    own = leaf - chunk.first
-    return BadLeaf(tensor, leaf, cipher[own].tobytes(), true[own].tobytes(), index, path)
+    return _bad_leaf(sealed, chunk, *sealed.read(chunk), leaf)
+
+
+def _bad_leaf(sealed: SealedFolder, piece: Piece, cipher: np.ndarray, true: np.ndarray, leaf: int) -> BadLeaf:
+    """A leaf of a piece, from the bytes of that."""
+    chunk = sealed.shape.chunk(piece.tensor, leaf // CHUNK)
+    begin, own = chunk.first - piece.first, leaf - chunk.first
+    cipher, true = cipher[begin : begin + chunk.count], true[begin : begin + chunk.count]
+    index, path = leaf_path(sealed.shape, sealed.tree, chunk, leaf_pairs(chunk, cipher, true), leaf)
+    return BadLeaf(piece.tensor, leaf, cipher[own].tobytes(), true[own].tobytes(), index, path)

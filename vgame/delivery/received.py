@@ -24,13 +24,29 @@ from vgame.job.state_keys import TYPES
 from vgame.job.weights import metadata, pack_header
 
 
+def half_of(path: Path) -> Path:
+    """The name of the file until it is whole."""
+    return path.with_name(f".{path.name}.half")
+
+
+def refuse_place(path: Path) -> None:
+    """VgameError where no file can be written: known before anything is paid."""
+    try:
+        if path.is_dir():
+            raise VgameError(f"{path} is a folder; the name of a file is expected, {path / 'model.safetensors'} say")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half_of(path).unlink(missing_ok=True)
+        half_of(path).touch(exist_ok=False)
+        half_of(path).unlink()
+    except OSError as error:
+        raise VgameError(f"{path} cannot be written: {error.strerror or error}; name another file") from None
+
+
 class StateFile:
     """`with StateFile(...) as file`: at its end the file is there; after an error nothing is."""
 
     def __init__(self, path: Path, bundle: Bundle, roots: Sequence[bytes]) -> None:
-        if path.is_dir():
-            raise VgameError(f"{path} is a folder; the name of a file is expected, {path / 'model.safetensors'} say")
-        self.path, self.half, self.bundle = path, path.with_name(f".{path.name}.half"), bundle
+        self.path, self.half, self.bundle = path, half_of(path), bundle
         numbers = {label.name: t for t, label in enumerate(bundle.program.labels.state)}
         kinds = {
             name: torch.int32 if l.integer else torch.float32 for name, l in zip(numbers, self._labels, strict=True)
@@ -51,8 +67,12 @@ class StateFile:
     def __enter__(self) -> StateFile:
         self.half.unlink(missing_ok=True)
         self.file: IO[bytes] = open(self.half, "xb")
-        self.file.truncate(self.size)
-        self.file.write(self.head)
+        try:
+            self.file.truncate(self.size)
+            self.file.write(self.head)
+        except BaseException as problem:
+            self.__exit__(type(problem))
+            raise
         return self
 
     def write(self, piece: Piece, leaves: np.ndarray) -> None:
@@ -67,11 +87,12 @@ class StateFile:
             self.file.write(memoryview(values.to(dtype).view(torch.uint8).numpy()))
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        with self.file:
+        try:
+            with self.file:
+                if kind is None:
+                    self.file.flush()
+                    os.fsync(self.file.fileno())
             if kind is None:
-                self.file.flush()
-                os.fsync(self.file.fileno())
-        if kind is None:
-            os.replace(self.half, self.path)
-        else:
+                os.replace(self.half, self.path)
+        finally:
             self.half.unlink(missing_ok=True)

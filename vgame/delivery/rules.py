@@ -20,6 +20,7 @@ from vgame.errors import ChainError, Paused, VgameError
 MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
 WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
 STEADY = 4  # times the base fee that a request's price still holds
+OWN_GAS = 120_000  # of a `request` or a `raise`, at most (docs/gas.json)
 Place = tuple[int, int]  # tensor, chunk
 Gas = Callable[[int, int], int]  # of the answer to a request for a tensor's chunk, at most
 
@@ -30,9 +31,9 @@ class Unaffordable(ChainError):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How a job in delivery stands after one block. `base`: wei per gas; `final`: the second up to which nothing can be
-    undone, 0 where that decides nothing; `held`: seconds for which each look has shown what cannot be taken back as
-    due: the client's word to the seller, the time to decline to the client."""
+    """How a job in delivery stands after one block. `base`, `tip`: wei per gas; `final`: the second up to which nothing
+    can be undone, 0 where that decides nothing; `held`: seconds for which each look has shown what cannot be taken back
+    as due: the client's word to the seller, the time to decline and a reason for it to the client."""
 
     number: int
     now: int
@@ -42,6 +43,12 @@ class Snapshot:
     requests: tuple[Request, ...]
     final: int = 0
     held: float = inf
+    tip: int = 0
+
+    @property
+    def own(self) -> int:
+        """Wei that a call of the client costs it, for a request or a higher price."""
+        return OWN_GAS * (self.base + self.tip)
 
     @property
     def open(self) -> list[Request]:
@@ -96,10 +103,8 @@ class Duty:
 def read(game: Game, job: bytes) -> Snapshot:
     """How a delivery stands, all of it after one block."""
     with game.chain.pinned() as block:
-        exchange = game.exchange(job)
-        found = Snapshot(
-            block.number, block.time, game.chain.fees()[0], game.job(job), exchange, tuple(game.requests(job))
-        )
+        exchange, (base, tip) = game.exchange(job), game.chain.fees()
+        found = Snapshot(block.number, block.time, base, game.job(job), exchange, tuple(game.requests(job)), tip=tip)
         waits = found.job.phase is Phase.DELIVERING and not exchange.open and found.decided(found.now)
         if not waits or found.late:
             return found
@@ -259,17 +264,18 @@ def budget(s: Snapshot) -> int:
     return reward - reward // 4 if undecided(s) else reward
 
 
-def bound(requests: Iterable[Request], gas: Gas) -> int:
-    """Wei that requests can cost, answered ones included. A dropped one costs nothing."""
-    return sum(gas(r.tensor, r.chunk) * r.price for r in requests if not r.dropped)
+def bound(requests: Iterable[Request], gas: Gas, own: int = 0) -> int:
+    """Wei that requests can cost, answered ones included: their answers, and `own` for each call. The answer to a
+    dropped one costs nothing."""
+    return sum(own + (0 if r.dropped else gas(r.tensor, r.chunk) * r.price) for r in requests)
 
 
 def room(s: Snapshot, gas: Gas) -> int:
     """Wei to which the client may still bind itself. INVARIANT: open requests cost no more than the budget, so chunks
     that were paid for do not prevent the last ones; and all requests no more than twice the budget. Excepted is one wei
-    for each unit of gas that ends a deferral."""
+    for each unit of gas that ends a deferral, and its call."""
     most = budget(s)
-    return min(most - bound(s.open, gas), 2 * most - bound(s.requests, gas))
+    return min(most - bound(s.open, gas, s.own), 2 * most - bound(s.requests, gas, s.own))
 
 
 def price_of(s: Snapshot, places: Sequence[Place], gas: Gas) -> int | None:
@@ -277,7 +283,7 @@ def price_of(s: Snapshot, places: Sequence[Place], gas: Gas) -> int | None:
     None if that is below the base fee, or the contract does not take as many requests."""
     if len(s.requests) + len(places) > MOST_REQUESTS:
         return None
-    fits = room(s, gas) // sum(gas(*place) for place in places)
+    fits = (room(s, gas) - len(places) * s.own) // sum(gas(*place) for place in places)
     return min(STEADY * s.base, fits) if fits >= s.base else None
 
 
@@ -288,7 +294,8 @@ def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas) -> dict[int, int]:
     outgrown = [r for r in requests if s.base > r.price]
     found = {r.index: r.price + 1 for r in requests if s.base <= r.price}
     while outgrown:
-        level = (room(s, gas) + bound(outgrown, gas)) // sum(gas(r.tensor, r.chunk) for r in outgrown)
+        free = room(s, gas) + bound(outgrown, gas) - len(outgrown) * s.own
+        level = free // sum(gas(r.tensor, r.chunk) for r in outgrown)
         if level >= s.base:
             return found | {r.index: min(STEADY * s.base, level) for r in outgrown}
         outgrown = [] if undecided(s) else outgrown[:-1]
@@ -300,7 +307,7 @@ def probing(s: Snapshot, place: Place, gas: Gas) -> int | None:
     requests take a quarter of the budget and of the places; the first one is made in any case if the budget pays it."""
     if s.left <= s.margin or s.exchange.open or len(s.requests) >= MOST_REQUESTS // 4:
         return None
-    fits = (budget(s) // 4 - bound(s.requests, gas)) // gas(*place)
+    fits = (budget(s) // 4 - bound(s.requests, gas, s.own) - s.own) // gas(*place)
     if fits >= s.base:
         return min(STEADY * s.base, fits)
-    return s.base if not s.requests and s.base * gas(*place) <= budget(s) else None
+    return s.base if not s.requests and s.base * gas(*place) + s.own <= budget(s) else None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -101,6 +101,11 @@ class Shape:
         return Piece(tensor, first, min(CHUNK, self.leaves[tensor] - first), self.first_leaf[tensor] + first)
 
 
+def leaf_pairs(piece: Piece, cipher: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """The pairs of the leaves of a piece."""
+    return np.concatenate([bulk.cipher_leaves(cipher, piece.tensor, piece.first), true], axis=1)
+
+
 def chunk_levels(shape: Shape, tensor: int, pairs: np.ndarray) -> list[np.ndarray]:
     """The pairs of the leaves of a piece and all over them, up to its chunks."""
     return bulk.levels(Kind.TENSOR, pairs, shape.chunk_height(tensor))
@@ -165,11 +170,21 @@ def seal(
     words: Iterable[Any], shape: Shape, key: bytes, job: bytes, folder: Path, change: Change | None = None
 ) -> Offer:
     """Write the folder for a state (the little-endian words of each tensor); what the claim commits to."""
+    offer = seal_files(words, shape, key, job, folder, change)
+    write_offer(folder, job, offer)
+    return offer
+
+
+def seal_files(
+    words: Iterable[Any], shape: Shape, key: bytes, job: bytes, folder: Path, change: Change | None = None
+) -> Offer:
+    """The folder without its offer. The same state and key give the same bytes, and what is there is not cut before it
+    is written again: where this breaks off, no leaf is lost."""
     folder.mkdir(parents=True, exist_ok=True)
     secret, pieces, state = job_key(key, job), shape.pieces(), iter(words)
     tensor, content = -1, memoryview(b"")
     chunks = []
-    with open(folder / "leaves", "wb") as leaves, open(folder / "hashes", "wb") as hashes:
+    with _rewritten(folder / "leaves") as leaves, _rewritten(folder / "hashes") as hashes:
         for piece in pieces:
             if piece.tensor != tensor:
                 tensor, content = piece.tensor, memoryview(next(state)).cast("B")
@@ -179,19 +194,21 @@ def seal(
             if change:
                 true = true.copy()
                 change(piece, true, cipher)
-            pairs = np.concatenate([bulk.cipher_leaves(cipher, piece.tensor, piece.first), true], axis=1)
-            chunks.append(chunk_levels(shape, piece.tensor, pairs)[-1])
+            chunks.append(chunk_levels(shape, piece.tensor, leaf_pairs(piece, cipher, true))[-1])
             leaves.write(memoryview(cipher).cast("B"))
             hashes.write(true.tobytes())
         for file in (leaves, hashes):  # before there is an offer that says so
+            file.truncate()
             file.flush()
             os.fsync(file.fileno())
     rows = np.concatenate(chunks)
     write_atomic(folder / "chunks", rows.tobytes())
     root = CipherTree(shape, rows).root
-    offer = Offer(root.plain, root.cipher, key_hash(key, job))
-    write_offer(folder, job, offer)
-    return offer
+    return Offer(root.plain, root.cipher, key_hash(key, job))
+
+
+def _rewritten(path: Path) -> IO[bytes]:
+    return open(path, "r+b" if path.exists() else "w+b")
 
 
 def piece_leaves(content: memoryview, piece: Piece) -> np.ndarray:
@@ -230,22 +247,35 @@ def read_offer(folder: Path) -> tuple[bytes, Offer]:
     return job, Offer(*roots)
 
 
+def check_sizes(folder: Path, shape: Shape) -> None:
+    """DeliveryError where a file is not there, or is too short."""
+    for name, size in shape.sizes.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size < size:
+            raise DeliveryError(f"{path} does not hold {size} bytes; seal or fetch the state again")
+
+
 class SealedFolder:
-    """A folder of `seal`, read chunk by chunk. `chunks`: the pairs of the chunks, where they are known."""
+    """A folder of `seal`, read chunk by chunk. `chunks`: the pairs of the chunks, where they are known; then files may
+    be damaged or end early."""
 
     def __init__(self, folder: Path, shape: Shape, chunks: np.ndarray | None = None) -> None:
         self.folder, self.shape = folder, shape
-        for name, size in shape.sizes.items():
-            path = folder / name
-            known = name == "chunks" and chunks is not None
-            if not known and (not path.is_file() or path.stat().st_size != size):
-                raise DeliveryError(f"{path} does not hold {size} bytes; seal or fetch the state again")
         if chunks is None:
+            check_sizes(folder, shape)
             chunks = self._read("chunks", bulk.PAIR, 0, shape.first_chunk[-1])
         self.tree = CipherTree(shape, chunks)
 
     def _read(self, name: str, size: int, first: int, count: int) -> np.ndarray:
-        return np.fromfile(self.folder / name, np.uint8, size * count, offset=size * first).reshape(count, size)
+        """DeliveryError where they cannot be read."""
+        path = self.folder / name
+        try:
+            data = np.fromfile(path, np.uint8, size * count, offset=size * first)
+        except OSError as error:
+            raise DeliveryError(f"{path} cannot be read: {error.strerror or error}") from None
+        if len(data) != size * count:
+            raise DeliveryError(f"{path} ends early; seal or fetch the state again")
+        return data.reshape(count, size)
 
     def read(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
         """(ciphertext, true hashes) of a piece."""
@@ -254,7 +284,26 @@ class SealedFolder:
             self._read("hashes", bulk.HASH, piece.at, piece.count),
         )
 
+    def verified(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+        """The same, if each of its chunks has its pair; else DeliveryError."""
+        cipher, true = self.read(piece)
+        found = chunk_levels(self.shape, piece.tensor, leaf_pairs(piece, cipher, true))[-1]
+        if not np.array_equal(found, self.tree.tensors[piece.tensor][0][piece.first // CHUNK :][: len(found)]):
+            raise DeliveryError(f"{self.folder} has changed: seal or fetch the state again")
+        return cipher, true
+
     def answer(self, tensor: int, chunk: int) -> tuple[bytes, list[bytes], list[bytes]]:
-        """Leaves, true hashes and path: what `IDelivery.answer` takes."""
-        cipher, true = self.read(self.shape.chunk(tensor, chunk))
+        """Leaves, true hashes and path: what `IDelivery.answer` takes. DeliveryError where the chunk has changed."""
+        cipher, true = self.verified(self.shape.chunk(tensor, chunk))
         return cipher.tobytes(), [row.tobytes() for row in true], self.tree.path(tensor, chunk)
+
+
+class Missing(DeliveryError):
+    """These chunks, (tensor, chunk), are not here as they were committed. `all_known`: every other one is. `sealed`:
+    the folder with the others, if the pairs are known."""
+
+    def __init__(
+        self, text: str, chunks: Sequence[tuple[int, int]], all_known: bool, sealed: SealedFolder | None = None
+    ) -> None:
+        super().__init__(text)
+        self.chunks, self.all_known, self.sealed = list(chunks), all_known, sealed

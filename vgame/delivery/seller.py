@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from vgame.chain.final import Lasting
 from vgame.chain.game import Game
@@ -22,11 +24,21 @@ from vgame.chain.records import Job, Phase, Request
 from vgame.delivery.cipher import KEY_BYTES, key_hash
 from vgame.delivery.looks import Looks
 from vgame.delivery.rules import MOST_REQUESTS, Duty, Snapshot, selling
-from vgame.delivery.sealed import Offer, SealedFolder, Shape, read_offer, seal
-from vgame.errors import Abstain, DeliveryError
+from vgame.delivery.sealed import (
+    Offer,
+    SealedFolder,
+    Shape,
+    check_sizes,
+    read_offer,
+    seal,
+    seal_files,
+    write_offer,
+)
+from vgame.errors import Abstain, DeliveryError, VgameError
 
+PAUSES = 9  # times as long as it takes to seal the state again, before it is sealed once more
 Attempt = Callable[..., bool]
-FIRST_ANSWERS = 4  # that are paid for before the pay of the first one is there
+FIRST_ANSWERS = 16  # that are paid for before the pay of the first one is there
 
 
 class Seller:
@@ -37,6 +49,8 @@ class Seller:
         self.folder, self.job, self.shape, self.words = folder, job, Shape(elements), words
         self.lasting: Lasting | None = None  # the client's word, as each look has shown it
         self.looks: Looks | None = None
+        self._sealed: Offer | None = None  # what sealing again has given, for the key of then
+        self._again = 0.0  # when it may be sealed again, on the monotonic clock
 
     @property
     def public(self) -> Path:
@@ -64,14 +78,25 @@ class Seller:
         return found
 
     def offer(self, make: bool = True) -> Offer:
-        """What the claim commits to; the state is sealed where it was not yet, with a new key if there is none
-        (`make`)."""
+        """What the claim commits to; the state is sealed where it was not yet, or is not whole, with a new key if there
+        is none (`make`)."""
         key = self.key(make)
-        if (self.public / "offer.json").exists():
+        with suppress(DeliveryError):
+            check_sizes(self.public, self.shape)
+            if offer := self._written(key):
+                return offer
+        return seal(self.words(), self.shape, key, self.job, self.public)
+
+    def _written(self, key: bytes) -> Offer | None:
+        """The offer on the disk, if it is one of this job and key."""
+        with suppress(DeliveryError):
             job, offer = read_offer(self.public)
             if job == self.job and offer.key_hash == key_hash(key, job):
                 return offer
-        return seal(self.words(), self.shape, key, self.job, self.public)
+        return None
+
+    def _seal_files(self, key: bytes) -> Offer:
+        return seal_files(self.words(), self.shape, key, self.job, self.public)
 
     def answers_gas(self) -> tuple[int, int]:
         """Gas at most of the first answers that a client may ask for, and of all."""
@@ -81,14 +106,62 @@ class Seller:
     # ---- after finality ----
 
     def committed(self, game: Game, s: Snapshot) -> Offer:
-        """The offer, which must be the claim's: with another key nothing can be answered or revealed."""
-        offer = self.offer(make=False)
-        if game.offer_hash(astuple(offer)) != s.exchange.offer:
+        """The offer, which must be the claim's: with another key nothing can be answered or revealed. One that the disk
+        does not give any more follows from the state. Other files are not needed for the key."""
+
+        def fits(offer: Offer | None) -> TypeGuard[Offer]:
+            return offer is not None and game.offer_hash(astuple(offer)) == s.exchange.offer
+
+        key = self.key()
+        if fits(offer := self._written(key)):
+            return offer
+        if self._sealed is None or self._sealed.key_hash != key_hash(key, self.job):
+            self._sealed = self._seal_files(key)
+        if not fits(self._sealed):
             raise Abstain(
                 f"{self.folder} holds another key or state than the claim committed to; restore the folder of the "
                 "machine that claimed"
             )
-        return offer
+        with suppress(VgameError):  # it can be used without being written
+            write_offer(self.public, self.job, self._sealed)
+        return self._sealed
+
+    def _mend(self, offer: Offer) -> bool:
+        """Files that are missing, or too short, are written again; what has changed in them an answer finds. No
+        transaction."""
+        try:
+            check_sizes(self.public, self.shape)
+        except DeliveryError:
+            self._seal_again(offer)
+        return False
+
+    def _seal_again(self, offer: Offer) -> None:
+        """It takes a tenth of the time at most, for where it does not help other duties must not wait. INVARIANT: the
+        committed offer stays: the key can be revealed with it, whatever the files hold."""
+        begun = time.monotonic()
+        if begun < self._again:
+            raise DeliveryError(f"{self.public} was sealed again a moment ago, and is damaged still")
+        try:
+            if self._seal_files(self.key()) != offer:
+                raise DeliveryError(f"{self.public} is damaged, and the run's final state is another one; restore both")
+        finally:
+            now = time.monotonic()
+            self._again = now + PAUSES * (now - begun)
+
+    def _answer(self, offer: Offer, tensor: int, chunk: int) -> tuple[bytes, list[bytes], list[bytes]]:
+        """What the contract takes as an answer; a folder that has changed since is sealed again first."""
+        self.shape.chunk(tensor, chunk)  # of another place nothing can be sealed
+        with suppress(DeliveryError, OSError):
+            return self._verified(offer).answer(tensor, chunk)
+        self._seal_again(offer)
+        return self._verified(offer).answer(tensor, chunk)
+
+    def _verified(self, offer: Offer) -> SealedFolder:
+        """The folder, with pairs that are the offer's."""
+        sealed = SealedFolder(self.public, self.shape)
+        if sealed.tree.root != (offer.cipher_root, offer.final_state):
+            raise DeliveryError(f"{self.public / 'chunks'} has changed since the state was sealed")
+        return sealed
 
     def duties(self, game: Game, job: Job, attempt: Attempt) -> list[Callable[[], bool]]:
         """The moves that are due, decided on one block and on what was ordered. One that fails stops no other."""
@@ -98,7 +171,8 @@ class Seller:
         self.lasting = self.lasting or Lasting(game.chain)
         s = replace(s, job=replace(s.job, spec=job.spec), held=self.lasting.held("decided", decided))
         offer = self.committed(game, s) if s.job.phase is Phase.DELIVERING else None
-        return [partial(self._do, duty, offer, attempt) for duty in selling(s) if duty.due]
+        duties: list[Callable[[], bool]] = [partial(self._do, duty, offer, attempt) for duty in selling(s) if duty.due]
+        return [*duties, partial(self._mend, offer)] if offer else duties
 
     def _do(self, duty: Duty, offer: Offer | None, attempt: Attempt) -> bool:
         match duty.call, duty.request:
@@ -107,6 +181,6 @@ class Seller:
             case "defer", Request(index=index):
                 return attempt("defer", self.job, index)
             case "answer", Request() as request:
-                content = SealedFolder(self.public, self.shape).answer(request.tensor, request.chunk)
+                content = self._answer(offer, request.tensor, request.chunk)
                 return attempt("answer", self.job, astuple(offer), request.index, *content)
         return attempt("revealKey", self.job, astuple(offer), self.key())

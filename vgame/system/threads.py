@@ -43,8 +43,9 @@ def _torch() -> ModuleType | None:
 
 def _all() -> int:
     """As many as torch has, or the processors of a process that has not loaded it."""
-    torch = _torch()
-    return torch.get_num_threads() if torch else len(os.sched_getaffinity(0))
+    if torch := _torch():
+        return torch.get_num_threads()
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _set_library(count: int) -> None:

@@ -1,0 +1,136 @@
+"""The file that `vgame receive` writes: a place where none can be is named before anything is paid, and no failure of a
+file prevents a complaint."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from exchange import DELIVERY
+from scene import Scene
+from test_delivery_agents import SIZES, SPEC, Sides
+
+from vgame.agents import delivery
+from vgame.chain.records import Phase
+from vgame.delivery import received
+from vgame.delivery.sealed import Piece
+from vgame.errors import DeliveryError, VgameError
+from vgame.job.weights import read_weights
+from vgame.program.program import TensorLabel
+from vgame.system.progress import Reporter
+
+
+def toy_bundle() -> Any:
+    """Of the toy machine's job, as far as a file of its state needs it."""
+    labels = [TensorLabel(f"t{t}", (n,), True) for t, n in enumerate(SIZES)]
+    sources = [SimpleNamespace(elements=n, integer=True) for n in SIZES]
+    program = SimpleNamespace(sources=sources, labels=SimpleNamespace(state=labels))
+    return SimpleNamespace(program=program, keys={}, steps=DELIVERY.steps, identity=bytes(32), order=asdict(SPEC))
+
+
+def last_leaf_wrong(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
+    if piece.tensor == len(SIZES) - 1:
+        cipher[-1, 0] ^= 1
+
+
+def full(*_: object, **__: object) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+Break = Callable[[Path, pytest.MonkeyPatch], None]
+BREAKS: dict[str, Break] = {
+    "it is a folder now": lambda out, _: out.mkdir(),
+    "its folder is gone": lambda out, _: out.parent.rename(out.parent.with_name("gone")),
+    "its header is not made": lambda _, patch: patch.setattr(received, "pack_header", full),
+    "a type that is unknown": lambda _, patch: patch.setattr(received, "TYPES", {}),
+    "no room for its size": lambda _, patch: patch.setattr(received, "open", Narrow.open, raising=False),
+    "no room for a tensor": lambda _, patch: patch.setattr(received.StateFile, "write", full),
+    "no room at its end": lambda _, patch: patch.setattr(os, "fsync", full),
+}
+
+
+class Narrow:
+    """A file on a full disk."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    @classmethod
+    def open(cls, *args: Any) -> Narrow:
+        return cls(open(*args))
+
+    truncate = write = full
+
+    def __enter__(self) -> Any:
+        return self.file.__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        self.file.__exit__(*args)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    (tmp_path / "models").mkdir()
+    return tmp_path / "models" / "m.safetensors"
+
+
+def revealed(scene: Scene, folder: Path, change: Any = None) -> Sides:
+    sides = Sides(scene, folder)
+    sides.claim(change)
+    assert sides.receive() is None
+    sides.until(Phase.REVEALED)
+    assert sides.buyer.ready()
+    return sides
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_every_leaf_is_verified_whatever_becomes_of_the_file(
+    scene: Scene, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    sides = revealed(scene, tmp_path, last_leaf_wrong)
+    BREAKS[how](out, monkeypatch)
+    with pytest.raises(DeliveryError, match="the complaint has been sent"):
+        delivery.write_state(toy_bundle(), sides.buyer, out)
+    assert sides.play.phase is Phase.UNDELIVERED
+    assert not out.is_file() and not received.half_of(out).exists()
+
+
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(
+    scene: Scene, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    sides = revealed(scene, tmp_path)
+    BREAKS[how](out, monkeypatch)
+    with pytest.raises(VgameError, match=r"m\.safetensors cannot be written: .*; every leaf is verified"):
+        delivery.write_state(toy_bundle(), sides.buyer, out)
+    assert not out.is_file() and not received.half_of(out).exists()
+
+
+def test_a_file_that_can_be_written(scene: Scene, tmp_path: Path, out: Path) -> None:
+    sides = revealed(scene, tmp_path)
+    delivery.write_state(toy_bundle(), sides.buyer, out)
+    for t, words in enumerate(sides.machine.state_words(DELIVERY.steps)):
+        assert np.array_equal(read_weights(out)[0][f"t{t}"].numpy().view("<u4"), words)
+
+
+@pytest.mark.parametrize("place", ["models", "file/m.safetensors", "x" * 300])
+def test_a_place_for_no_file_is_named_before_anything_is_asked(
+    tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "file").write_text("")
+
+    def nothing(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(delivery, "find_order", nothing)
+    with pytest.raises(VgameError, match=r"is a folder|cannot be written") as found:
+        delivery.receive(None, toy_bundle(), bytes(32), "http://localhost:1", tmp_path / place, Reporter())
+    assert found.value.exit_code == 1 and "\n" not in str(found.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "models"]

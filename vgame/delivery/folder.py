@@ -1,0 +1,26 @@
+"""The client's folder of one delivery, in which other accounts can put no links."""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from vgame.errors import VgameError
+
+
+def own_folder(folder: Path) -> None:
+    """A folder that its owner alone writes to, made where there is none. VgameError where another account could have
+    put links into it."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(0o700)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise VgameError(f"{folder} is no folder of this account: remove it, or name another place")
+        if found.st_mode & 0o022:
+            folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
+    except OSError as error:
+        raise VgameError(f"{folder} cannot be made: {error.strerror}; name another place") from None
