@@ -2,7 +2,7 @@
 """Play seeds of the simulator (docs/simulation.md): `simulate.py FROM COUNT` plays those of a range that were not
 played on this commit, and adds them to docs/simulation.json; a seed that fails is printed with the shortest tape that
 fails too. `--tape HEX` plays a tape again, `--seed N` a seed, and prints the story. `--sales`: of
-deliveries.
+deliveries; `--several`: each role is played twice, at a hostile node too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("simulation", "game", "twin", ""))]
 
 from sale import Sale  # noqa: E402
+from several import Several  # noqa: E402
 from story import Story  # noqa: E402
 from tape import Tape, shorten  # noqa: E402
 
@@ -31,14 +32,17 @@ RESULTS = ROOT / "docs" / "simulation.json"
 ROOMS = ("agents", "attacks", "chain", "commit", "dispute", "errors.py", "job", "system")
 GAME = ("frauds", "ghost", "places", "revm_calls", "revm_chain", "revm_node", "scene", "toy")
 #: No story of disputes runs these (tests/simulation/test_simulation.py), nor vgame.delivery.
-UNPLAYED = tuple(
-    f"vgame/{name}.py" for name in ("agents/client", "attacks/exchange", "chain/http", "job/terms", "system/threads")
-)
-SALES = (*(f"tests/simulation/{name}.py" for name in ("market", "sale", "shelf", "shown_fee")), *UNPLAYED)
+IDLE = ("agents/client", "agents/delivery", "attacks/exchange", "chain/http", "job/terms", "system/threads")
+UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
+OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
+SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
+SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
+UNUSED = {"dispute": (*SALES, *SEVERAL), "sale": SEVERAL, "several": SALES}
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*.py", ":(exclude)contracts/findings.toml")
-STORIES: dict[str, type[Story]] = {"dispute": Story, "sale": Sale}
+STORIES: dict[str, type[Story]] = {"dispute": Story, "sale": Sale, "several": Several}
+FLAGS = {"dispute": "", "sale": "--sales ", "several": "--several "}
 SAME = ("inside", "commit", "story")
 PART = 500  # seeds between two records
 
@@ -56,8 +60,8 @@ def explain(tape: Tape, inside: bool, kind: str) -> None:
 
 def commit(kind: str) -> str:
     """The last one that changed what is played; with a + where files differ from it."""
-    sales = ("vgame/delivery",) if kind == "sale" else [f":(exclude){path}" for path in SALES]
-    git, played = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True), (*PLAYED, *sales, *BESIDE)
+    own = (*(("vgame/delivery",) if kind == "sale" else ()), *(f":(exclude){path}" for path in UNUSED[kind]))
+    git, played = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True), (*PLAYED, *own, *BESIDE)
     found = git(["git", "log", "-1", "--format=%H", "--", *played]).stdout[:12]
     return found + "+" * bool(git(["git", "status", "--porcelain", "-uno", "--", *played]).stdout)
 
@@ -87,8 +91,8 @@ def judge(inside: bool, kind: str, seed: int) -> str:
     if not found:
         return ""
     short = shorten(story.world.tape.used, lambda data: bool(play(Tape(data=data), inside, kind)[0]))
-    flags = "" if inside else "--outside ", "--sales " if kind == "sale" else ""
-    return f"seed {seed}: {'; '.join(found)}\n  simulate.py {''.join(flags)}--tape {short.hex()}"
+    flags = ("" if inside else "--outside ") + FLAGS[kind]
+    return f"seed {seed}: {'; '.join(found)}\n  simulate.py {flags}--tape {short.hex()}"
 
 
 def quieten() -> None:
@@ -126,9 +130,10 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=100)
     parser.add_argument("--tape", help="bytes in hex")
     parser.add_argument("--seed", type=int)
-    parser.add_argument(
-        "--sales", dest="kind", action="store_const", const="sale", default="dispute", help="deliveries"
-    )
+    for kind, what in (("sale", "deliveries"), ("several", "each role twice")):
+        parser.add_argument(
+            FLAGS[kind].strip(), dest="kind", action="store_const", const=kind, default="dispute", help=what
+        )
     parser.add_argument("--outside", action="store_true", help="more goes wrong than the clocks cover")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one a core)")
     args = parser.parse_args()

@@ -90,6 +90,35 @@ class Empty(buying.Buyer):
         return None
 
 
+# ---- what answers cost ----
+
+
+def without_bound(s: Snapshot, gas: rules.Gas) -> int:
+    return 10**30
+
+
+def any_probe(s: Snapshot, place: rules.Place, gas: rules.Gas) -> int | None:
+    """A test may take the whole budget."""
+    if s.left <= s.margin or s.exchange.open:
+        return None
+    return rules.price_of(s, [place], gas)
+
+
+def any_raise(s: Snapshot, duties: Any, gas: rules.Gas) -> dict[int, int]:
+    return {d.request.index: rules.STEADY * s.base for d in duties if d.request}
+
+
+def asked_again(s: Snapshot, missing: Any) -> list[rules.Place]:
+    """What was answered is requested again where it is missing."""
+    asked = {(r.tensor, r.chunk) for r in s.open}
+    return [place for place in missing if place not in asked]
+
+
+def outgrown_only(s: Snapshot) -> list[Duty]:
+    """A deferral is not ended while the base fee is below the price."""
+    return [duty for duty in rules.raising(s) if duty.request and s.base > duty.request.price]
+
+
 FETCH = buying.Buyer.fetch
 BROKEN: dict[str, Patches] = {
     **{f"never {call}": never(call) for call in ("answer", "defer", "revealKey", "closeDelivery")},
@@ -105,4 +134,8 @@ BROKEN: dict[str, Patches] = {
     "never complains": ((buying.Buyer, "_complain", Silent._complain),),
     "fetches without end": ((buying.Buyer, "_get", Endless._get),),
     "keeps nothing to decline": ((buying.Buyer, "_check_funds", Empty._check_funds),),
+    "pays for answers without a bound": ((rules, "room", without_bound), (calls, "probing", any_probe)),
+    "raises without a bound": ((calls, "prices_of", any_raise),),
+    "requests answered chunks again": ((calls, "unrequested", asked_again),),
+    "ends no deferral": ((calls, "raising", outgrown_only),),
 }

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from branches import BLOCK, Block, Tx
+from endpoint import Eth
 from eth_abi import decode
+from frauds import SETUP
+from provider import Provider
 from revm_calls import INPUTS, SELECTORS, calldata
 from scene import Call
 from seats import table
@@ -24,12 +28,25 @@ from world import FINAL, World
 from vgame.attacks.adversaries import CheatingTrainer
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, Job, Phase
-from vgame.delivery.rules import read, selling
-from vgame.delivery.sealed import Offer, read_offer
+from vgame.delivery.rules import MOST_REQUESTS, read, selling
+from vgame.delivery.sealed import Offer, Shape, read_offer
 from vgame.delivery.seller import Attempt, Seller
 from vgame.errors import Abstain
 
 MARKET = ("shelf", "manners", "flaws", "silence", "patience", "asking", "closings", "squeeze", "offers")
+MARKET += (
+    "hidden",
+    "stalls",
+    "backend",
+    "times",
+    "prices",
+    "restarts",
+    "files",
+    "room",
+    "replies",
+    "spikes",
+    "rewards",
+)
 HIGHEST = 8  # times the least base fee, where somebody moves it
 OVER = {Phase.CONVICTED, *ENDED}
 DECIDED = {bytes(SELECTORS[name]) for name in ("confirm", "answer", "defer")}
@@ -37,6 +54,9 @@ UNDONE, TEMPTED = {bytes(SELECTORS[name]) for name in ("confirm", "postClaim")},
 CALLS = ("answer", "revealKey", "defer", "closeDelivery")  # that a cheat may never send
 ORDER_GAS = 600_000  # of the toy referee, which reads more
 KEYS = 5100  # seconds of a key window, the fewest that `vgame trainer` accepts
+#: Rewards: answers to all chunks at the least base fee, so many times.
+REWARDS = (24, 1, 1, 2, 4, 8)
+SPIKES = 5  # single blocks with the highest base fee, at most
 
 
 def windows(world: World) -> dict[str, int]:
@@ -45,14 +65,30 @@ def windows(world: World) -> dict[str, int]:
     return {"confirm_window": 20 * spare, "key_window": KEYS, "complaint_window": 2 * spare}
 
 
+def reward(world: World) -> int:
+    """That of most tests, or one that answers may cost."""
+    if "rewards" not in world.enabled:
+        return int(SETUP.spec.reward)
+    shape = Shape(elements())
+    every = sum(shape.gas_of(t, c) for t, count in enumerate(shape.chunks) for c in range(count))
+    return world.tape.pick(REWARDS) * every * world.least
+
+
 class Market(World):
     """The world of a sale: nothing is left out of time while a decision becomes final."""
 
     def __init__(self, tape: Tape, inside: bool) -> None:
         super().__init__(tape, inside)
         self.enabled |= {name for name in MARKET if tape.byte() & 1}
-        self.top = HIGHEST if "squeeze" in self.enabled else 2
+        self.top = HIGHEST if self.enabled & {"squeeze", "spikes"} else 2
         self.squeezed: Callable[[], bool] = lambda: False
+        self.spikes, self.spike, self.period = 0, inf, 0  # how many are left, when the next one is, seconds between
+        self.spiked: set[int] = set()  # base fees of their blocks are those of no other one
+
+    def _fault(self, eth: Eth) -> None:
+        super()._fault(eth)
+        if isinstance(eth, Provider):
+            eth.trouble()
 
     def on(self, feature: str, percent: float) -> bool:
         """A reorganisation comes most often where it undoes a cheat's claim or word."""
@@ -60,8 +96,32 @@ class Market(World):
         tempted = any(tx.data[:4] in UNDONE and tx.sender not in self.honest for b in recent for tx in b.txs)
         return super().on(feature, 40 if tempted else percent)
 
+    def plan_spikes(self) -> None:
+        """A request waits: in some of the next blocks, as long after each other, the base fee is the highest. Once in a
+        sale, for with spikes without end a request is neither late nor dropped."""
+        if self.spike < inf or not self.tape.chance(40):
+            return
+        self.spikes, self.period = 1 + self.tape.below(SPIKES), BLOCK + KEYS * (1 + self.tape.below(16)) // 16
+        self.spike = self.now + KEYS * self.tape.below(16) // 16
+        self.log(f"{self.spikes} spikes of the base fee, one each {self.period} s")
+
+    @property
+    def spiking(self) -> bool:
+        """Is the next block one?"""
+        return self.spikes > 0 and self.now >= self.spike
+
     def _base_fee(self, parent: Block) -> int:
-        """Somebody raises it while a request waits in time, and lets it fall when the time is over."""
+        """Somebody raises it while a request waits in time, and lets it fall when the time is over; or in single
+        blocks."""
+        if self.spiking:
+            self.spikes, self.spike = self.spikes - 1, self.spike + self.period
+            self.spiked.add(parent.number + 1)
+            return self.top * self.least
+        while parent.number in self.spiked and parent.parent:
+            parent = parent.parent
+        return self._moved(parent)
+
+    def _moved(self, parent: Block) -> int:
         if "squeeze" not in self.enabled:
             return super()._base_fee(parent)
         rising = self.squeezed() != self.tape.chance(1)
@@ -116,7 +176,9 @@ class Taker:
         self.crowd, self.hand, self.id = crowd, hand, job
         self.decision = tape.pick(("", "confirm", "decline"))
         self.share, self.asks, self.pace = tape.below(17) / 16, tape.below(9), tape.pick((20, 60, 5))
-        self.raises = tape.chance(30)
+        self.raises, self.most = tape.chance(30), 4  # requests of one moment
+        if tape.chance(4):
+            self.asks = self.most = MOST_REQUESTS
 
     def act(self) -> None:
         crowd, world = self.crowd, self.crowd.world
@@ -143,7 +205,9 @@ class Taker:
             value = (price - r.price) * view.answer_gas(self.id, r.elements, r.chunk)
             self.crowd.send(self.hand, Call("raise", (self.id, r.index, r.tensor, r.chunk, price), value))
         elif self.asks > 0 and (head.base_fee <= 2 * self.crowd.world.least or tape.chance(20)):
-            for index in range(len(all_), len(all_) + 1 + tape.below(4)):  # no two answers of a trainer are in a block
+            for index in range(
+                len(all_), len(all_) + 1 + tape.below(self.most)
+            ):  # no two answers of a trainer are in a block
                 self.asks -= 1
                 self._request(index, offer, head.base_fee * tape.pick((4, 1, 1, 2)))
 
@@ -171,7 +235,8 @@ class Crowd(Strangers):
         if "silence" in world.enabled:
             crook.silent = frozenset(call for call in CALLS if tape.chance(40))
         if "patience" in world.enabled:
-            crook.patience = tape.below(12) * world.spec.key_window // 12
+            late = [BLOCK * blocks for blocks in (4, 2, 1, 0, -1, -3)]  # before the last second
+            crook.patience = tape.pick([world.spec.key_window * n // 12 for n in range(12)] + late)
         flawed(crook.public, job, crook.key(make=True), flaw, tape.byte())
         if "offers" in world.enabled:
             crook.other = folder / "other"
@@ -219,6 +284,18 @@ class Crowd(Strangers):
                 self.send(self.hands[0], Call("closeDelivery", (job, int(phase))))
             if phase is Phase.DELIVERING and "closings" in self.world.enabled:
                 self._refuse(job, state.spec.key_window)
+            if phase is Phase.DELIVERING and "spikes" in self.world.enabled:
+                self._defer(job)
+
+    def _defer(self, job: bytes) -> None:
+        """Requests below the base fee of the next block, where this is known."""
+        world, hand = self.world, self.hands[0]
+        open_ = [r for r in self.view.requests(job) if r.open]
+        if open_:
+            world.plan_spikes()
+        if world.spiking and hand.address.lower() not in self.waiting and world.tape.chance(80):
+            for r in open_:
+                self.send(hand, Call("defer", (job, r.index)), tip=9 * world.tip)
 
     def _refuse(self, job: bytes, window: int) -> None:
         """A request whose time will be over in the next block, before its answer."""
@@ -239,4 +316,4 @@ class Crowd(Strangers):
                 self.send(hand, Call("closeDelivery", (job, int(Phase.REVEALED))))
 
 
-__all__ = ["ORDER_GAS", "OVER", "Crowd", "Market", "Taker", "windows"]
+__all__ = ["ORDER_GAS", "OVER", "Crowd", "Market", "Taker", "reward", "windows"]

@@ -13,24 +13,29 @@ from typing import Any
 from unittest.mock import patch
 
 from branches import Tx
+from disk import FULL, Disk
 from endpoint import SimChain, SimGame
 from frauds import SETUP
-from market import ORDER_GAS, OVER, Crowd, Market, Taker, windows
-from revm_calls import SELECTORS, calldata, decode_log
+from market import ORDER_GAS, OVER, Crowd, Market, Taker, reward, windows
+from provider import EVER, Party
+from revm_calls import calldata
 from scene import ETHER, NAME
 from seats import Life, Player, table, trainer_life
-from shelf import Shelf, elements, seller, words
+from shelf import Shelf, Wire, elements, seller, words
 from shown_fee import fee_shown
 from story import AFTER, SEEN, Cast, Story, terms
 from strangers import Hand
 from tape import Tape
+from verdict import Verdict
 from world import FINAL, Account
 
 import vgame.agents.delivery as delivery
 import vgame.agents.roles as roles
 import vgame.delivery.calls as calls
-from vgame.chain.records import Job, Phase
+from vgame.chain.records import Phase
 from vgame.delivery.rules import WORST_INCLUSION, Snapshot
+
+BLIND = 3_600  # seconds after the end of a sale in which a client looks for hidden logs
 
 
 class Received:
@@ -43,6 +48,8 @@ class Received:
         return self
 
     def write(self, piece: Any, leaves: Any) -> None:
+        if self.sale.disk.is_full:
+            raise OSError(28, FULL)
         self.parts[piece.tensor].append(leaves.tobytes())
 
     def __exit__(self, kind: type | None, *_: object) -> None:
@@ -59,9 +66,12 @@ class Sale(Story):
         world, self.patches, self.cast, self.until = self.world, patches, Cast(), 0.0
         self.roles = tape.pick((("buyer",), ("seller",), ("seller", "buyer")))
         self.cheats, self.received = 0, False
-        self.spec = world.spec = replace(terms(world, 1), **windows(world))
+        pay = reward(world)
+        self.spec = world.spec = replace(terms(world, 1), reward=pay, diverged_pay=pay // 3, **windows(world))
         self.strangers: Any = Crowd(world, 24)
-        self.players = {role: Player(world, role, 2 + n) for n, role in enumerate(self.roles)}
+        self.players = {role: Party(world, role, 2 + n) for n, role in enumerate(self.roles)}
+        for player in self.players.values():
+            player.stands = lambda: self.strangers.job(self.jobs[0]).phase
         buyer = self.players.get("buyer")
         self.client = Hand(buyer.account if buyer else Account(world, 1))
         self.start = {role: self._wealth(role) for role in self.roles}
@@ -96,7 +106,7 @@ class Sale(Story):
             for module, name, instead in patches:
                 stack.enter_context(patch.object(module, name, instead))
             stack.enter_context(patch("vgame.delivery.seller.secrets", dice))
-            stack.enter_context(patch("vgame.delivery.fetch.Source", lambda _: self.shelf))
+            stack.enter_context(patch("vgame.delivery.fetch.Source", lambda _: Wire(self.shelf)))
             stack.enter_context(patch("vgame.delivery.received.StateFile", lambda *_: Received(self)))
             return super().play()
 
@@ -105,6 +115,8 @@ class Sale(Story):
 
     def _begin(self, folder: Path) -> None:
         self.folder, job = folder, self.jobs[0]
+        self.disk = Disk(self.world, folder / "state.sealed", self._renewed)
+        self.shown.enter_context(self.disk.installed())
         self.strangers.jobs += self.jobs
         args, price = (astuple(self.spec), 0, NAME, SETUP.program.header), 2 * self.world.least + self.world.tip
         data, sender = bytes.fromhex(calldata("createJob", args)[2:]), self.client.address.lower()
@@ -116,17 +128,33 @@ class Sale(Story):
             self.shelf = self.strangers.sell(job, folder / "vendor")
         if "buyer" not in self.roles:
             self.strangers.puppets.append(Taker(self.strangers, self.client, job))
-        lives = {"seller": trainer_life(job), "buyer": buyer_life(job, folder)}
+        lives = {"seller": trainer_life(job), "buyer": buyer_life(job, folder, self.disk)}
         for role, player in self.players.items():
             player.life = lives[role]
             player.sit()
 
+    def _renewed(self) -> bool:
+        """Is what the client's disk loses served or requested again in time?"""
+        job, x = self.strangers.job(self.jobs[0]), self.view.exchange(self.jobs[0])
+        early = x.until - self.world.now > self.spec.confirm_window // 2 and not x.confirmed_at
+        return "seller" in self.roles or job.phase is Phase.CLAIMED or (job.phase is Phase.DELIVERING and early)
+
     def _over(self) -> bool:
-        if not all(p.ended for p in self.players.values()) or self.strangers.job(self.jobs[0]).phase not in OVER:
+        """Hidden logs are waited for, if they are shown some time, and for a while if not."""
+        left = [p for p in self.players.values() if not p.ended]
+        hidden = [self.hidden(p) for p in left]
+        if self.strangers.job(self.jobs[0]).phase not in OVER or not all(hidden):
             self.until = 0.0
             return False
-        self.until = self.until or self.world.now + AFTER
+        shown = max([self.world.now, *(until for until in hidden if until < EVER)])
+        self.until = self.until or shown + (BLIND if left else AFTER)
         return self.world.now >= self.until
+
+    @staticmethod
+    def hidden(player: Party, *events: str) -> float:
+        """Until when some events are not shown, any of them by default, longer than the allowance covers."""
+        found = player.eth.logs.long
+        return max((found.get(name, 0.0) for name in events or found), default=0.0)
 
     def _waits(self) -> bool:
         """Is the time of a request not over?"""
@@ -138,6 +166,8 @@ class Sale(Story):
     def _deadline(self) -> float | None:
         """The next second at which a rule of delivery may decide otherwise."""
         job, world = self.strangers.job(self.jobs[0]), self.world
+        if any(p.eth.other > world.now for p in self.players.values() if not p.ended):
+            return None  # beside a node that stands still new blocks count
         if job.phase not in (Phase.DELIVERING, Phase.REVEALED):
             return super()._deadline()
         x, spec, now = self.view.exchange(self.jobs[0]), job.spec, world.tree.head.time
@@ -155,81 +185,21 @@ class Sale(Story):
                 if r.open:
                     ends += [r.since + k * spec.key_window // 2 for k in (1, 2, 4)]
                     ends += [r.deferred_at + k * spec.key_window // 2 for k in (1, 2) if r.deferred_at]
+        ends += [world.spike] if world.spikes else []
         later = [float(end) for end in ends if end + SEEN >= now]
         return min(later) if later else None
 
 
-def buyer_life(job: bytes, folder: Path) -> Life:
+def buyer_life(job: bytes, folder: Path, disk: Disk) -> Life:
     """`vgame receive`, until it has the state or it is final that there is none."""
 
     def life(player: Player) -> None:
         sources = [SimpleNamespace(elements=n) for n in elements()]
         bundle: Any = SimpleNamespace(order=asdict(player.world.spec), program=SimpleNamespace(sources=sources))
+        disk.begin()
         delivery.receive(player.game(), bundle, job, "a shelf", folder / "state", player.reporter, 1.0)
 
     return life
-
-
-class Verdict:
-    """Of a sale that has ended."""
-
-    def __init__(self, sale: Sale) -> None:
-        self.sale, self.world = sale, sale.world
-
-    def found(self) -> list[str]:
-        sale, world = self.sale, self.world
-        found = [text for player in sale.players.values() for text in player.reporter.unforeseen]
-        if not world.inside:
-            return found
-        job = sale.view.job(sale.jobs[0])
-        self.events = [decode_log(log) for log in world.tree.logs(world.tree.head)]
-        if job.phase not in OVER:
-            found.append(f"the job does not end: it is {job.phase.name}")
-        found += [f"the {role} does not end" for role, p in sale.players.items() if not p.ended]
-        return found + [text for role in sale.roles for text in getattr(self, f"_{role}")(job)]
-
-    def _has(self, role: str) -> int:
-        """Wei of a player's in the end, with the gas that it spent."""
-        account, fees, block = self.sale.players[role].account.address, 0, self.world.tree.head.made
-        while block is not None:
-            fees += sum(r["fee"] for r in block.receipts or () if r["from"] == account.lower())
-            block = block.parent and block.parent.made
-        return self.world.tree.balance(account) + self.sale.view.credits(account) + fees
-
-    def _paid(self) -> int:
-        return sum(e.args["pay"] for e in self.events if e.name == "Answered")
-
-    def _seller(self, job: Job) -> list[str]:
-        """Paid, or declined; the key is not out where it was declined."""
-        sale, account = self.sale, self.sale.players["seller"].account.address
-        if job.trainer != account:
-            return []
-        reward = sale.spec.reward
-        earned = {Phase.FINAL: reward, Phase.DECLINED: reward // 4}.get(job.phase)
-        if earned is None:
-            return [f"the honest trainer ends {job.phase.name}"]
-        lost = sale.start["seller"] + earned + self._paid() - self._has("seller")
-        found = [f"the trainer has lost {lost} wei"] if lost > 0 else []
-        if sale.view.credits(account):
-            found.append("the trainer has ended and left wei in the contract")
-        keys = [tx for tx in self.world.signed.values() if tx.data[:4] == bytes(SELECTORS["revealKey"])]
-        if keys and job.phase is Phase.DECLINED:
-            found.append("the key is out, and the state was declined")
-        return found
-
-    def _buyer(self, job: Job) -> list[str]:
-        """It has the state, or its money but for what `decline` costs."""
-        sale, reward = self.sale, self.sale.spec.reward
-        spent = {Phase.FINAL: reward, Phase.DECLINED: reward - reward // 4}.get(job.phase, 0)
-        lost = sale.start["buyer"] - spent - self._paid() - self._has("buyer")
-        found = [f"the client has lost {lost} wei"] if lost > 0 else []
-        if self._paid() > 2 * (reward - (reward // 4 if job.phase is Phase.DECLINED else 0)):
-            found.append("the answers cost more than twice what the client loses without them")
-        if job.phase is Phase.FINAL and not sale.received:
-            found.append("the client has paid and has no state")
-        if job.phase is Phase.DECLINED and (sale.rich or "seller" in sale.roles):
-            found.append("the client declined what it could have had")
-        return found
 
 
 __all__ = ["Sale"]

@@ -5,8 +5,11 @@ In: a trainer's folder, a manner. Out: ranges of bytes; DeliveryError where none
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from seats import table
@@ -14,11 +17,13 @@ from world import World
 
 from vgame.chain import http
 from vgame.chain.records import Phase
+from vgame.delivery.fetch import Source
 from vgame.delivery.sealed import Change, Offer, Shape, seal, write_offer
 from vgame.delivery.seller import Seller
 from vgame.errors import DeliveryError
 
-MANNERS = ("whole", "nothing", "holes", "garbage", "drip", "late", "early", "slow garbage")
+MANNERS = ("whole", "nothing", "holes", "garbage", "drip", "late", "early", "slow garbage", "another size")
+SIZES = ("shorter", "longer", "nothing", "the whole file", "everything", "no such range", "broken off")
 DRIP = 50.0  # seconds of a reply, less than one may take
 AWAY = 120  # seconds for which an honest server is away, at most
 
@@ -31,6 +36,7 @@ class Shelf:
         self, world: World, folder: Path, manner: str = "whole", stands: Callable[[], tuple[Phase, int]] | None = None
     ) -> None:
         self.world, self.folder, self.manner, self.stands, self.away = world, folder, manner, stands, 0.0
+        self.served = False  # ciphertext, any of it
         self.holes, self.share = world.tape.byte(), world.tape.below(16) / 16
 
     def get(self, name: str, first: int, size: int) -> bytes:
@@ -56,7 +62,50 @@ class Shelf:
             if left < DRIP:
                 raise DeliveryError("the reply is not complete in time")
         found = path.read_bytes()[first : first + size]
+        self.served |= name == "leaves" and "garbage" not in self.manner
         return bytes(b ^ 1 for b in found) if "garbage" in self.manner and name != "chunks" else found
+
+
+class Session:
+    """Twin: a session of HTTP. Replies of `shelf`, some of another size than was asked for."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+
+    @contextmanager
+    def get(self, url: str, headers: dict[str, str], **_: Any) -> Iterator[Any]:
+        world, name = self.shelf.world, url.rsplit("/", 1)[-1]
+        first, last = (int(place) for place in headers["Range"].removeprefix("bytes=").split("-"))
+        data, status = self.shelf.get(name, first, last + 1 - first), 206
+        odd = self.shelf.manner == "another size" and name != "offer.json"
+        if odd or world.on("replies", 5):
+            data, status = self._resized(world.tape.pick(SIZES), name, data)
+        yield SimpleNamespace(status_code=status, raw=BytesIO(data))
+
+    def _resized(self, size: str, name: str, data: bytes) -> tuple[bytes, int]:
+        whole, place = (self.shelf.folder / name).read_bytes(), self.shelf.world.tape.byte() * len(data) // 256
+        match size:
+            case "shorter":
+                return data[:place], 206
+            case "longer":
+                return data + whole[: 1 + place], 206
+            case "nothing":
+                return b"", 206
+            case "the whole file":
+                return whole, 206
+            case "everything":
+                return whole, 200
+            case "no such range":
+                return b"", 416
+        raise OSError("the connection broke off")
+
+
+class Wire(Source):
+    """vgame's reader of ranges over such a session."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.url = "http://a-shelf"
+        self.session: Any = Session(shelf)
 
 
 def elements() -> list[int]:
