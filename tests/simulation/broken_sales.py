@@ -82,6 +82,9 @@ class Once(buying.Buyer):
     def fetch(self) -> Any:
         return self._fetched[1] if self._fetched else FETCH(self)
 
+    def _verified_now(self) -> bool:
+        return True
+
 
 class Empty(buying.Buyer):
     """It spends all on requests."""
@@ -126,7 +129,11 @@ BROKEN: dict[str, Patches] = {
     "trusts the newest block": ((selling, "selling", newest_block),),
     "reveals too late": ((selling, "selling", final_only),),
     "never calls what is overdue": ((buying, "overdue", no_call), (calls, "overdue", no_call)),
-    "confirms unseen": ((buying, "confirming", unseen), (buying.Buyer, "fetch", Once.fetch)),
+    "confirms unseen": (
+        (buying, "confirming", unseen),
+        (buying.Buyer, "fetch", Once.fetch),
+        (buying.Buyer, "_verified_now", Once._verified_now),
+    ),
     "declines too early": ((calls, "declining", too_early),),
     "never declines": ((calls, "declining", not_declined),),
     "never requests": ((buying.Buyer, "_wanted", nothing),),
