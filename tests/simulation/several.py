@@ -30,6 +30,7 @@ from vgame.agents.order import find_order
 from vgame.chain.records import LOST, JobSpec, Phase, Status
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
+from vgame.errors import ContractError
 
 Patches = tuple[tuple[Any, str, Any], ...]
 SETTLED = (DEEPEST + 1) * BLOCK  # seconds after which no reorganisation undoes a block
@@ -138,7 +139,7 @@ class Several(Story):
                 stack.enter_context(patch.object(module, name, instead))
             try:
                 return super().play()
-            except RuntimeError as error:
+            except (RuntimeError, ContractError) as error:
                 return [f"the world ends: {error}"]  # there are more transactions than the EVM takes
 
     def _begin(self, folder: Path) -> None:
