@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,14 @@ def claim(trainer: Any, play: Play, offer: Offer) -> None:
     tree = run_tree_of(play.setup, offer)
     last = (tree.root, offer.final_state, tree.path(0, tree.count - 1))
     trainer.send("postClaim", play.id, *last, offer.cipher_root, offer.key_hash)
+
+
+def flip(name: str, at: int) -> Callable[[Path], None]:
+    """One bit of a file of a folder is damaged."""
+
+    def damage(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[at] ^= 1
+        (folder / name).write_bytes(data)
+
+    return damage

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from exchange import DELIVERY, Exchange
+from exchange import DELIVERY, Exchange, flip
 from scene import Scene
 from test_delivery_agents import Partial
 
@@ -19,15 +18,6 @@ from vgame.delivery import bulk, seller
 from vgame.errors import DeliveryError, VgameError
 
 SPEC = DELIVERY.spec
-
-
-def flip(name: str, at: int) -> Callable[[Path], None]:
-    def damage(public: Path) -> None:
-        data = bytearray((public / name).read_bytes())
-        data[at] ^= 1
-        (public / name).write_bytes(data)
-
-    return damage
 
 
 def cut(public: Path) -> None:

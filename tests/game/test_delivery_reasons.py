@@ -22,9 +22,12 @@ assert deployed_scene and fee and sides  # fixtures
 ENOUGH = 10**20
 
 
-def test_one_false_time_makes_no_look_longer(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("time", [0, 2**40])
+def test_one_false_time_makes_no_look_longer(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time: int
+) -> None:
     """A node that has just begun to synchronise shows the first block's time."""
-    sides, usual, false = Slow(scene, tmp_path), scene.chain.now, [0]
+    sides, usual, false = Slow(scene, tmp_path), scene.chain.now, [time]
     sides.claim()
     sides.drip = sides.spoiled = True
     monkeypatch.setattr(scene.chain, "now", lambda: false.pop() if false else usual())

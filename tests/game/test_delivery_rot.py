@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exchange import DELIVERY
+from exchange import DELIVERY, flip
 from scene import Scene
 from test_delivery_agents import MARGIN, SIZES, SPEC, Partial
 
@@ -32,15 +32,6 @@ def sides(scene: Scene, tmp_path: Path) -> Partial:
 def wrong_leaf(piece: Piece, true: np.ndarray, cipher: np.ndarray) -> None:
     if piece.tensor == 2:
         cipher[3, 5] ^= 1
-
-
-def flip(name: str, at: int) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        data = bytearray((folder / name).read_bytes())
-        data[at] ^= 1
-        (folder / name).write_bytes(data)
-
-    return damage
 
 
 def delete(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_delivery_rules import ASKED, CONFIRM, KEY, SPEC, UNTIL, at
@@ -10,6 +12,7 @@ from test_delivery_rules import ASKED, CONFIRM, KEY, SPEC, UNTIL, at
 from vgame.chain.records import Request
 from vgame.delivery.rules import (
     MOST_REQUESTS,
+    OWN_GAS,
     STEADY,
     Snapshot,
     bound,
@@ -74,6 +77,11 @@ def test_calls_count_too() -> None:
     assert price_of(paid, PLACES, small) and price_of(more, PLACES, small) is None
     few, many = (replace(s, requests=tuple(chunks(count))) for count in (9, 15))
     assert raised(replace(few, now=UNTIL - 1_000), small) and not raised(replace(many, now=UNTIL - 1_000), small)
+
+
+def test_the_gas_of_a_request_is_enough() -> None:
+    gas = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())
+    assert gas["delivery"]["request"]["most"] <= OWN_GAS
 
 
 def test_answers_that_were_paid_do_not_prevent_the_last_ones() -> None:

@@ -118,7 +118,8 @@ class Calls:
         """Seconds for which each look has shown one of the reasons to decline, or, when no more is requested, any. The
         endpoint is not asked: an error would be no reason to forget them."""
         now = time.monotonic()
-        self._since = {reason: self._since.get(reason, now) for reason in (*shown, *["any"] * bool(shown))}
+        reasons = [*shown, "any"] if shown else []
+        self._since = {reason: self._since.get(reason, now) for reason in reasons}
         if self.game.chain.is_development:
             return inf if shown else 0.0
         begun = [since for reason, since in self._since.items() if (reason == "any") != requesting(s, s.now)]

@@ -20,7 +20,7 @@ from vgame.errors import ChainError, Paused, VgameError
 MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
 WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
 STEADY = 4  # times the base fee that a request's price still holds
-OWN_GAS = 120_000  # of a `request` or a `raise`, at most (docs/gas.json)
+OWN_GAS = 120_000  # of a `request`, at most (docs/gas.json); a `raise` counts the same
 Place = tuple[int, int]  # tensor, chunk
 Gas = Callable[[int, int], int]  # of the answer to a request for a tensor's chunk, at most
 

@@ -94,9 +94,8 @@ def _dot_by_kernels(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Ten
 def shared_tiles(out: Tensor, k: int, limit: int = 0) -> list[Place]:
     """The tiles of a product `out` of K terms; on a CPU every thread gets the same number."""
     sharers = threads() if out.device.type == "cpu" else 1
-    return tiles(
-        *out.shape, k, limit or product_size(out.device), max(1, min(sharers, out.numel() * (k + RESULT) // WORTH))
-    )
+    parts = max(1, min(sharers, out.numel() * (k + RESULT) // WORTH))
+    return tiles(*out.shape, k, limit or product_size(out.device), parts)
 
 
 def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:
