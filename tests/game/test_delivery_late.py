@@ -22,7 +22,7 @@ from vgame.agents import delivery
 from vgame.chain.abi import abi_type, full_abi
 from vgame.chain.records import Phase
 from vgame.delivery import buyer, calls
-from vgame.errors import DeliveryError, NotYet, VgameError
+from vgame.errors import DeliveryError, EndpointError, NotYet, VgameError
 from vgame.system.progress import Reporter
 
 
@@ -251,6 +251,29 @@ def test_a_withdrawal_that_waits_is_no_lack_of_money(
     account.send(stranger.wallet.address, b"", spent, 30_000)
     look(sides)
     assert sides.play.phase is not Phase.DECLINED and client.credits(account.address)
+
+
+def test_a_call_for_a_request_that_the_state_does_not_show_ends_as_one_that_is_late(
+    far: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node behind the same address shows the state before the request. It is the node's error."""
+    of_requests = Web3.keccak(text="getRequests(bytes32)")[:4].hex()
+
+    def without_requests(params: Any, usual: Callable[[], Any]) -> Any:
+        data = params[0].get("data") or params[0]["input"]
+        none = {"jsonrpc": "2.0", "id": 1, "result": "0x" + f"{32:064x}" + f"{0:064x}"}
+        return none if str(data).removeprefix("0x").startswith(of_requests.removeprefix("0x")) else usual()
+
+    sides = Sides(far, tmp_path)
+    sides.claim()
+    played, game = Exchange(sides.play, sides.game, None, None, []), sides.play.client
+    price = 4 * far.chain.fees()[0]
+    played.request(1, 0, price)
+    with pytest.raises(EndpointError, match="shows a receipt of raise without error, but a state without it"):
+        with altered(far.chain, "eth_call", without_requests):
+            game.send("raise", sides.play.id, 0, 1, 0, 2 * price, value=price * played.gas(1, 0))
+    with altered(far.chain, "eth_call", without_requests):
+        assert not game._visible("defer", (sides.play.id, 0), far.chain.block().number)
 
 
 # ---- confirmation ----

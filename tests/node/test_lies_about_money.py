@@ -16,7 +16,7 @@ from scene import Play, Scene, embedded_chain
 import vgame.chain.wallet as wallet_module
 from vgame.chain.connection import FEE_VARIABLE, GWEI, USUAL_TIP
 from vgame.chain.records import Phase, Status
-from vgame.chain.wallet import FEE_MULTIPLE
+from vgame.chain.wallet import FEE_MULTIPLE, Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, EndpointError, NotYet, VgameError
@@ -139,6 +139,28 @@ def test_a_transaction_with_an_unreachable_nonce_is_not_waited_for(
         t.proxy.lie = staticmethod(keep)
         with pytest.raises(NotYet, match="cannot be included before transaction 0"):
             wallet.send(wallet.address, b"", value=1, gas=21_000)
+        assert len(sent) == 1
+
+
+def test_a_transaction_whose_number_is_used_is_not_waited_for(node: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes have one key. The node of one is behind: it takes a transaction with a number that is used."""
+    with table(node) as t:
+        monkeypatch.setattr(wallet_module, "RECEIPT_TIMEOUT", 1)
+        slow, sent = t.seat(Trainer).game.wallet, list[str]()
+        other = Wallet(node.chain, slow.key)
+
+        def behind(query: Request, truth: Truth) -> Request:
+            if query["method"] == "eth_sendRawTransaction":
+                sent.append(query["params"][0])
+                return {"result": "0x" + "11" * 32}
+            if query["method"] == "eth_getTransactionCount" and not sent:
+                return {"result": hex(int(truth()["result"], 16) - 1)}
+            return truth()
+
+        other.send(other.address, b"", value=1, gas=21_000)
+        t.proxy.lie = staticmethod(behind)
+        with pytest.raises(NotYet, match="another transaction 0 of .*: this one cannot be included"):
+            slow.send(slow.address, b"", value=1, gas=21_000)
         assert len(sent) == 1
 
 

@@ -221,7 +221,7 @@ class Game:
             case "openLeaf":
                 return self.opened(args[0], Level.TENSOR, 0, leaf_hash(Kind.TENSOR, args[1])) > 0
             case "defer":
-                return self.requests(args[0])[args[1]].since >= self.chain.time_of(block)
+                return any(r.since >= self.chain.time_of(block) for r in self.requests(args[0])[args[1] :][:1])
             case "setDelegate":
                 return self.is_delegate(args[0], args[1]) is bool(args[2])
             case "timeoutMany":  # other disputes of the list may have expired later
@@ -229,7 +229,7 @@ class Game:
             case "request":
                 return len(self.requests(args[0])) > args[2]
             case "raise":
-                return self.requests(args[0])[args[1]].price >= args[4]
+                return any(r.price >= args[4] for r in self.requests(args[0])[args[1] :][:1])
         function = self._function(name, args)
         try:
             self._decoded(lambda: function.call({"from": self.wallet.address}))

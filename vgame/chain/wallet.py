@@ -38,6 +38,9 @@ CALLDATA_CAP = 126_000  # bytes; a public mempool accepts transactions up to 128
 RAISES = 20
 
 
+WAITS = 5  # how often the account's transaction count is read while RECEIPT_TIMEOUT passes
+
+
 FEE_MULTIPLE = 32  # a transaction offers at most this multiple of the larger of base fee and usual tip, per gas
 
 
@@ -93,8 +96,8 @@ class Wallet:
 
     def _included(self, tx: dict[str, Any]) -> Any:
         """The receipt. A pending transaction, of this process or of one that was killed, is replaced by one that pays
-        more; one above the node's cost limit by one that offers less. NotYet if the account's transaction count is
-        below the number of the transaction: it cannot be included, and other moves need not wait for it."""
+        more; one above the node's cost limit by one that offers less. NotYet if the account's transaction count shows
+        that it cannot be included: other moves need not wait for it."""
         sent: list[bytes] = []
         base, tip = self.chain.fees()
         most = min(2 * base + max(tip, 1), self._most(base))
@@ -109,13 +112,8 @@ class Wallet:
             reply = str(refusal and refusal.answer).lower()
             if refusal is not None and CAPPED not in reply and not TOO_CHEAP.search(reply):
                 raise refusal
-            if sent and (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT)) is not None:
+            if sent and (receipt := self._receipt(sent, tx["nonce"])) is not None:
                 return receipt
-            if sent and (count := self._count()) < tx["nonce"]:
-                raise NotYet(
-                    f"transaction {tx['nonce']} of {self.address} cannot be included before transaction {count}, which "
-                    f"{self.chain.url} does not have"
-                )
             base, offered = self.chain.fees()[0], most
             self.chain.tell(
                 f"transaction {tx['nonce']} is pending: it offers {offered} wei per gas, the base fee is {base}"
@@ -134,6 +132,31 @@ class Wallet:
             f"maximum is {FEE_MULTIPLE} times the base fee (counted as at least {USUAL_TIP // GWEI} gwei), or base fee "
             f"and tip that the node proposes, and at most {FEE_VARIABLE}" + (f"; {refusal}" if refusal else "")
         )
+
+    def _receipt(self, sent: list[bytes], number: int) -> Any:
+        """The receipt of one of the transactions with this number, after at most RECEIPT_TIMEOUT seconds; None if there
+        is none. NotYet if transactions before it are not known, or another one has its number: that of another process
+        with this key, or one that this process sent before it was killed. The endpoint may show the count before the
+        receipt, so the count is read twice."""
+        count = 0
+        for _ in range(WAITS):
+            if (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT / WAITS)) is not None:
+                return receipt
+            before, count = count, self._count()
+            for digest in sent if count > number else ():
+                if (receipt := self.chain.receipt(digest, 0)) is not None:
+                    return receipt
+            if min(before, count) > number:
+                raise NotYet(
+                    f"{self.chain.url} has another transaction {number} of {self.address}, of another process with "
+                    "this key or of an earlier command: this one cannot be included"
+                )
+        if count < number:
+            raise NotYet(
+                f"transaction {number} of {self.address} cannot be included before transaction {count}, which "
+                f"{self.chain.url} does not have"
+            )
+        return None
 
     def _count(self) -> int:
         """Transaction count of the account in the newest state."""
