@@ -40,6 +40,8 @@ LARGE = 1 << 20
 ALIGNED = 64
 #: Least number of a product's terms for a thread, a result counted as so many.
 WORTH, RESULT = 1 << 22, 128
+#: A share of open sums above 1 / MANY ends the first rounding test.
+MANY = 32
 #: Cost of gathering per term, relative to a vendor product: torch passes, compiled loops.
 GATHERING, GATHERING_COMPILED = 250, 40
 
@@ -237,17 +239,20 @@ class Tile:
         """Twin of _certify_by_passes; if the exactness test holds for the whole tile, it counts every element."""
         left, right = (self.norm_a * weigh(self.terms)).unsqueeze(2), self.norm_b.unsqueeze(1)
         found = scratch("found", (self.out.numel(),), torch.int32, self.out.device)
-        few = self.out.shape[0] * sum(self.out.shape[1:])
-        if self.facts is None:
-            rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, few, self.early)
-            if rest is not None:
-                self.unrounded = rest if self.early else None
-                return rest, 0
-        if self._all_exact():
-            compiled_rounding.round_pass(self.sums, left * 0.0, right, self.out, found, 0)
-            return found[:0], self.out.numel()
-        rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, self.out.numel(), self.early)
+        few, rest = self.out.shape[0] * sum(self.out.shape[1:]), None
+        if self.facts is None:  # if all sums are open, as for integers, this ends early
+            limit = max(few, self.out.numel() // MANY)
+            rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, limit, self.early)
+        if rest is None or rest.numel() > few:
+            if self._all_exact():
+                compiled_rounding.round_pass(self.sums, left * 0.0, right, self.out, found, 0)
+                return found[:0], self.out.numel()
+            if rest is None:
+                limit = self.out.numel()
+                rest = compiled_rounding.round_pass(self.sums, left, right, self.out, found, limit, self.early)
         self.unrounded = rest if self.early else None
+        if self.facts is None:
+            return rest, 0
         norms, weights = (self.norm_a, self.norm_b), (self.terms, weigh(2) / 2, SLACK)
         facts = [(norm, *fact) for norm, fact in zip(norms, self._facts(), strict=True)]
         return compiled_rounding.look_again(rest, self.sums, facts, weights, self.out)
