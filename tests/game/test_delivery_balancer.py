@@ -3,7 +3,10 @@ fee that is high in single blocks, which no look sees."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ from test_delivery_agents import MARGIN, Partial, chunk_1_of_tensor_1
 from test_delivery_prices import FLOOR, deployed_scene, fee
 
 from vgame.chain import final, pauses
+from vgame.chain.connection import Block
 from vgame.chain.records import Phase
 from vgame.delivery import calls, looks, rules
 from vgame.errors import VgameError
@@ -113,3 +117,76 @@ def test_an_old_block_does_not_lengthen_a_look(sides: Partial, monkeypatch: pyte
     with suppress(VgameError):
         sides.buyer.ready()
     assert ends and max(ends) <= now + MARGIN // 2
+
+
+# ---- one false header: the time for which a condition has lasted does not depend on it ----
+
+
+def seconds(sides: Partial) -> int:
+    """The true time."""
+    return int(sides.play.scene.chain.node.blocks[-1]["timestamp"], 16)
+
+
+def false_headers(sides: Partial, monkeypatch: pytest.MonkeyPatch, is_false: Callable[[], bool], **shift: int) -> None:
+    """From now on blocks have another time, or the newest one another number, where `is_false()`. The own clocks are
+    right."""
+    chain, usual = sides.play.scene.chain, type(sides.play.scene.chain).block
+    for module in (calls, final, looks, pauses):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: seconds(sides)))
+
+    def block(which: int | str | None = None) -> Block:
+        found = usual(chain, which)
+        if (which is not None and "number" in shift) or chain.pin or not is_false():
+            return found
+        return replace(found, **{name: getattr(found, name) + by for name, by in shift.items()})
+
+    monkeypatch.setattr(chain, "block", block)
+
+
+@pytest.mark.parametrize("shift", [{"number": 10**6}, {"time": 10**6}, {"time": -(10**6)}], ids=str)
+@pytest.mark.parametrize("which", range(8))
+def test_one_false_header_delays_no_key(
+    sides: Partial, monkeypatch: pytest.MonkeyPatch, shift: dict[str, int], which: int
+) -> None:
+    """At any request of the first look after the confirmation."""
+    sides.buyer.ready()
+    replies = count()
+    false_headers(sides, monkeypatch, lambda: next(replies) == which, **shift)
+    assert revealed(sides, 10) < KEY_WINDOW * 3 // 4
+
+
+@pytest.mark.parametrize("pause", [1, 3])
+def test_the_key_goes_out_beside_a_node_with_a_false_time(
+    sides: Partial, monkeypatch: pytest.MonkeyPatch, pause: int
+) -> None:
+    """One reply in four is its."""
+    dice = random.Random(7)
+    sides.buyer.ready()
+    false_headers(sides, monkeypatch, lambda: dice.randrange(4) == 0, time=-3600)
+    assert revealed(sides, pause) < KEY_WINDOW
+
+
+def revealed(sides: Partial, pause: int) -> int:
+    """Seconds from the confirmation until the key is out, with a look of the trainer after each pause."""
+    begin = sides.game.exchange(sides.play.id).confirmed_at
+    while sides.play.phase is Phase.DELIVERING and seconds(sides) <= begin + KEY_WINDOW:
+        with suppress(VgameError):
+            sides.trainer.step()
+        sides.play.advance(pause)
+    assert sides.play.phase is Phase.REVEALED
+    return seconds(sides) - begin
+
+
+@pytest.mark.parametrize("which", range(12))
+def test_one_false_number_prevents_no_decline(sides: Partial, monkeypatch: pytest.MonkeyPatch, which: int) -> None:
+    """The server gives nothing; the number comes in the first look at which it is late."""
+    monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 0)
+    sides.refuse = lambda *_: True
+    sides.wait(MARGIN + 1)
+    replies = count()
+    false_headers(sides, monkeypatch, lambda: next(replies) == which, number=10**6)
+    while sides.play.phase is Phase.DELIVERING and sides.left > 0:
+        with suppress(VgameError):
+            sides.buyer.ready()
+        sides.play.advance(4)
+    assert sides.play.phase is Phase.DECLINED

@@ -269,10 +269,10 @@ def test_a_call_for_a_request_that_the_state_does_not_show_ends_as_one_that_is_l
     played, game = Exchange(sides.play, sides.game, None, None, []), sides.play.client
     price = 4 * far.chain.fees()[0]
     played.request(1, 0, price)
-    with pytest.raises(EndpointError, match="shows a receipt of raise without error, but a state without it"):
-        with altered(far.chain, "eth_call", without_requests):
-            game.send("raise", sides.play.id, 0, 1, 0, 2 * price, value=price * played.gas(1, 0))
+    value = price * played.gas(1, 0)
     with altered(far.chain, "eth_call", without_requests):
+        with pytest.raises(EndpointError, match="shows a receipt of raise without error, but a state without it"):
+            game.send("raise", sides.play.id, 0, 1, 0, 2 * price, value=value)
         assert not game._visible("defer", (sides.play.id, 0), far.chain.block().number)
 
 

@@ -159,7 +159,7 @@ def test_a_transaction_whose_number_is_used_is_not_waited_for(node: Scene, monke
 
         other.send(other.address, b"", value=1, gas=21_000)
         t.proxy.lie = staticmethod(behind)
-        with pytest.raises(NotYet, match="another transaction 0 of .*: this one cannot be included"):
+        with pytest.raises(NotYet, match=r"another transaction 0 of .*: this one cannot be included"):
             slow.send(slow.address, b"", value=1, gas=21_000)
         assert len(sent) == 1
 

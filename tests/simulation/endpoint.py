@@ -5,7 +5,7 @@ In: a world. Out: the requests that vgame makes, answered as of the block that t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from revm_calls import calldata, decode_log, decode_output, topic
 from revm_chain import RevmContents
 from revm_node import CHAIN_ID, RICH
 from web3 import Web3
-from web3.exceptions import ContractCustomError, ContractLogicError, TimeExhausted, Web3RPCError
+from web3.exceptions import ContractCustomError, ContractLogicError, Web3RPCError
 
 from vgame.chain.block_ids import RpcError, block_id
 from vgame.chain.connection import Chain
@@ -160,14 +160,6 @@ class Eth:
     def get_block_receipts(self, which: Any) -> list[dict[str, Any]]:
         return self.block_of(which).receipts or []
 
-    def wait_for_transaction_receipt(self, digest: bytes, timeout: float = 120, poll_latency: float = 0.1) -> Any:
-        end = self.world.now + timeout
-        while (found := self.get_transaction_receipt(digest)) is None:
-            if self.world.now >= end:
-                raise TimeExhausted("not yet")
-            self.world.clock.until_block(end)
-        return found
-
     def get_logs(self, query: dict[str, Any]) -> list[dict[str, Any]]:
         tip = self.asked()
         if (digest := query.get("blockHash")) is not None:
@@ -300,10 +292,18 @@ class SimChain(Chain):
     """vgame's chain over such a node."""
 
     def __init__(self, world: Any, eth: Eth) -> None:
-        self.world, self.poll, self.checks = world, 1.0, []
+        self.world, self.checks = world, []
         self.url = self._secret = "a node"
         self.web3 = SimpleNamespace(eth=eth, codec=CODEC)
         self.chain_id = CHAIN_ID
+
+    def polls(self, seconds: float) -> Iterator[None]:
+        """Now, and with each block."""
+        end = self.world.now + seconds
+        yield
+        while self.world.now < end:
+            self.world.clock.until_block(end)
+            yield
 
     def pause(self, seconds: float, *_: float) -> None:
         """Until the next block."""

@@ -86,7 +86,7 @@ def test_no_reply_is_kept(handler: tuple[type[Large], str], role: str, status: i
 
 def test_a_cookie_is_neither_kept_nor_sent(handler: tuple[type[Large], str]) -> None:
     kind, url = handler
-    session = careful_session()
+    session = careful_session(url)
     for _ in range(2):
         with session.get(url, timeout=(5, 5)) as reply:
             assert reply.content == kind.body and not reply.cookies and not session.cookies

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import requests
+from hexbytes import HexBytes
 from web3 import Web3
 from web3.exceptions import (
     ContractCustomError,
     ContractLogicError,
-    TimeExhausted,
+    TransactionIndexingInProgress,
     TransactionNotFound,
     Web3RPCError,
 )
@@ -33,6 +34,7 @@ from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 
 BEAT = 0.05  # seconds between two checks for a new block
+SLOWEST = 1.0  # longest pause in seconds between two requests for a receipt
 RECEIPT_TIMEOUT = 60  # seconds until a transaction is replaced by one that pays a quarter more
 TOO_MANY = 429  # HTTP status "too many requests"
 NO_URL = (requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL)
@@ -143,7 +145,7 @@ class Chain:
             if status < 500 and status != TOO_MANY:
                 raise RefusedError(f"{self.url} refused a request: {self.shown(error)}") from None
             raise ChainError(f"no answer from {self.url} ({type(error).__name__}); is the node running?") from None
-        except (ContractLogicError, ContractCustomError, TransactionNotFound, TimeExhausted):
+        except (ContractLogicError, ContractCustomError, TransactionNotFound):
             raise
         except Web3RPCError as error:
             self._form = "" if self.pin else self._form
@@ -333,13 +335,30 @@ class Chain:
 
     def receipt(self, digest: bytes, timeout: float) -> Any:
         """Receipt of a transaction; None if it is not included in time."""
+        for _ in self.polls(timeout):
+            if (found := self.ask(lambda: self._receipt(digest))) is not None:
+                return found
+        return None
+
+    def polls(self, seconds: float) -> Iterator[None]:
+        """Now, and again and again while so many seconds pass, after longer and longer pauses."""
+        end, pause = time.monotonic() + seconds, self.poll
+        yield
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, SLOWEST)
+            yield
+
+    def _receipt(self, digest: bytes) -> Any:
+        """The receipt, with a valid status; None if the endpoint has none, or none yet."""
         try:
-            found, shown = self.ask(
-                lambda: _named(self.web3.eth.wait_for_transaction_receipt(digest, timeout, poll_latency=self.poll))
-            )
-        except TimeExhausted:
+            found = self.web3.eth.get_transaction_receipt(HexBytes(digest))
+        except (TransactionNotFound, TransactionIndexingInProgress):
             return None
-        if shown != bytes(digest):
+        if found is None:
+            return None
+        quantity(found["status"])
+        if (shown := bytes(found["transactionHash"])) != bytes(digest):
             raise EndpointError(
                 f"{self.url} returns the receipt of {shown.hex()[:16]} instead of {bytes(digest).hex()[:16]}: the "
                 "reply is ignored; use another endpoint"
@@ -373,9 +392,3 @@ def connect(rpc: str, chain_id: int | None = None) -> Chain:
 
 def _by_hash(block: Block) -> dict[str, Any]:
     return {"blockHash": "0x" + block.digest.hex(), "requireCanonical": True}
-
-
-def _named(receipt: Any) -> tuple[Any, bytes]:
-    """A receipt with a valid status, and the hash of its transaction."""
-    quantity(receipt["status"])
-    return receipt, bytes(receipt["transactionHash"])

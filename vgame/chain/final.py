@@ -10,7 +10,7 @@ import time
 from collections.abc import Hashable, Sequence
 from math import inf
 
-from vgame.chain.connection import FINALITY, Block, Chain
+from vgame.chain.connection import FINALITY, Chain
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase
 
@@ -30,26 +30,30 @@ def final_jobs(game: Game, jobs: Sequence[bytes]) -> tuple[list[Job] | None, int
 
 
 class Lasting:
-    """Conditions that every look has shown, with their start by the own clock: an endpoint may call any block final,
-    and give it any time. On a development chain one look is enough."""
+    """Conditions that every look has shown, for how long by the own clock: an endpoint may call any block final, and
+    give it any time. On a development chain one look is enough."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self.first: dict[Hashable, tuple[Block, float]] = {}  # by condition: newest block and time of the first look
+        self.since: dict[Hashable, float] = {}  # by condition: the monotonic clock at the first look that showed it
+        self.times: dict[Hashable, int] = {}  # least time of a newest block since then
 
     def held(self, what: Hashable, so: bool = True) -> float:
-        """Seconds for which each look has shown a condition. `so`: does this look show it? If not, or if the block of
-        the first look was replaced, the time begins again."""
+        """Seconds for which each look has shown a condition. `so`: does this look show it? If not, the time begins
+        again."""
         if not so:
-            self.first.pop(what, None)
+            self.since.pop(what, None)
+            self.times.pop(what, None)
             return 0.0
-        first, since = self.first.setdefault(what, (self.chain.block(), time.monotonic()))
-        if self.chain.block(first.number) != first:
-            del self.first[what]
-            return 0.0
+        since = self.since.setdefault(what, time.monotonic())
         return inf if self.chain.is_development else time.monotonic() - since
 
     def shown(self, what: Hashable, so: bool = True) -> bool:
-        """Has each look shown a condition for FINALITY seconds, and since a block that is final now?"""
+        """Has each look shown a condition for FINALITY seconds, and since a block that is final now? A block with a
+        false time, however late, does not count beside the next one: the least time does."""
         held = self.held(what, so)
-        return held >= FINALITY and self.first[what][0].time <= self.chain.final_time()
+        if not so:
+            return False
+        newest = self.chain.block().time
+        self.times[what] = min(newest, self.times.get(what, newest))
+        return held >= FINALITY and self.times[what] <= self.chain.final_time()

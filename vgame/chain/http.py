@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -193,10 +194,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def careful_session() -> requests.Session:
-    """A session for untrusted servers: a reply must come within REPLY_TIMEOUT, uncompressed, and without a
-    redirection; no cookie is kept or sent."""
+def careful_session(url: str) -> requests.Session:
+    """A session for an untrusted server: a reply must come within REPLY_TIMEOUT, uncompressed, and without a
+    redirection; no cookie is kept or sent. INVARIANT: the server gets no password but that of its URL, so ~/.netrc is
+    not read. Proxies and certificates are those of the environment."""
     session = requests.Session()
+    session.trust_env = False
+    with suppress(ValueError):  # a wrong URL is reported at the first request
+        if urlsplit(url).hostname not in LOOPBACK:
+            session.proxies = requests.utils.get_environ_proxies(url)
+    session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
     session.headers["Accept-Encoding"] = "identity"
     session.mount("http://", _InTimeAdapter())
     session.mount("https://", _InTimeAdapter())
@@ -205,9 +212,5 @@ def careful_session() -> requests.Session:
 
 def provider(url: str) -> HTTPProvider:
     """A provider for an endpoint; a request without a reply in time is not repeated at once."""
-    session = careful_session()
-    with suppress(ValueError):  # a wrong URL is reported at the first request
-        # the search for proxies takes time at each call, and this machine needs none
-        session.trust_env = urlsplit(url).hostname not in LOOPBACK
     again = ExceptionRetryConfiguration(errors=(ConnectionError, requests.HTTPError))
-    return _Provider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, session, again)
+    return _Provider(url, {"timeout": (CONNECT_TIMEOUT, REPLY_TIMEOUT)}, careful_session(url), again)

@@ -41,12 +41,7 @@ class Source:
     """A folder behind a URL, read by ranges."""
 
     def __init__(self, url: str) -> None:
-        self.url, self.session = url.rstrip("/"), careful_session()
-
-    def _log_in(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """With what the URL names, not with a password of ~/.netrc: a trainer's server is a stranger."""
-        login = requests.utils.get_auth_from_url(self.url)
-        return requests.auth.HTTPBasicAuth(*login)(request) if any(login) else request
+        self.url, self.session = url.rstrip("/"), careful_session(url)
 
     def get(self, name: str, first: int, size: int) -> bytes:
         """`size` bytes of a file; DeliveryError where they do not come."""
@@ -55,7 +50,6 @@ class Source:
             with self.session.get(
                 f"{self.url}/{name}",
                 headers={"Range": f"bytes={first}-{first + size - 1}"},
-                auth=self._log_in,
                 timeout=(CONNECT_TIMEOUT, REPLY_TIMEOUT),
                 stream=True,
             ) as reply:
