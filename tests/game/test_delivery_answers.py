@@ -241,6 +241,8 @@ def test_an_error_of_a_moment_is_no_reason_to_decline(poor: Partial, monkeypatch
     poor.refuse = chunk_1_of_tensor_1
     poor.wait(MARGIN - 1)
     is_refused(poor)
+    poor.play.advance(MARGIN // 8 + 1)
+    is_refused(poor)
     offer = poor.buyer.offer
     poor.wait(MARGIN // 2 - 1)
     for broken, phase in ((True, Phase.DELIVERING), (False, Phase.DELIVERING), (True, Phase.DELIVERING)):

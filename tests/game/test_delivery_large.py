@@ -137,7 +137,7 @@ def test_a_large_state_is_received_in_bounded_memory(
     program = SimpleNamespace(labels=SimpleNamespace(state=labels), sources=sources)
     bundle = SimpleNamespace(program=program, keys={}, steps=1, identity=bytes(32))
     roots = [buyer.sealed.tree.tensor_root(t) for t in range(len(sizes))]
-    with StateFile(tmp_path / "model.safetensors", bundle, roots) as file:
+    with StateFile(tmp_path / "model.safetensors", tmp_path, bundle, roots) as file:
         buyer.receive(file.write)
     times["decipher and write"] = time.monotonic() - begin
     more = peak() - before

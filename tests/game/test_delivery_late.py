@@ -25,6 +25,8 @@ from vgame.delivery import buyer, calls
 from vgame.errors import DeliveryError, EndpointError, NotYet, VgameError
 from vgame.system.progress import Reporter
 
+PATIENCE = 12  # seconds until a chunk that lacks is requested, with the windows of these tests
+
 
 class Away(Partial):
     """A server that is away, or refuses one chunk."""
@@ -60,8 +62,10 @@ def pressed(far: Scene, folder: Path, left: int) -> Away:
     sides.claim()
     sides.wait(85)
     look(sides)
-    sides.wait(left)
+    sides.wait(left + PATIENCE)
     sides.away = False
+    look(sides)  # a chunk that lacks for a moment is not requested
+    sides.wait(left)
     return sides
 
 
@@ -182,6 +186,8 @@ def test_a_refusal_that_the_chain_rejects_stops_no_decline(far: Scene, tmp_path:
     sides = Away(far, tmp_path)
     sides.away = False
     sides.claim()
+    sides.wait(870 + PATIENCE)
+    look(sides)
     sides.wait(870)
     look(sides)
     assert sides.requested_chunks() == [(1, 1)]

@@ -99,7 +99,7 @@ def test_every_leaf_is_verified_whatever_becomes_of_the_file(
     with pytest.raises(DeliveryError, match="the complaint has been sent"):
         delivery.write_state(toy_bundle(), sides.buyer, out)
     assert sides.play.phase is Phase.UNDELIVERED
-    assert not out.is_file() and not received.half_of(out).exists()
+    assert not out.is_file() and not list(sides.buyer.folder.glob(".state.*"))
 
 
 @pytest.mark.parametrize("how", BREAKS)
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(
     BREAKS[how](out, monkeypatch)
     with pytest.raises(VgameError, match=r"m\.safetensors cannot be written: .*; every leaf is verified"):
         delivery.write_state(toy_bundle(), sides.buyer, out)
-    assert not out.is_file() and not received.half_of(out).exists()
+    assert not out.is_file() and not list(sides.buyer.folder.glob(".state.*"))
 
 
 def test_a_file_that_can_be_written(scene: Scene, tmp_path: Path, out: Path) -> None:

@@ -67,7 +67,7 @@ def test_what_another_account_has_prepared_is_refused(sealed, tmp_path: Path, pr
     folder = tmp_path / "m.sealed"
     PREPARED[prepared](folder)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(VgameError, match="is no folder of this account: remove it"):
+    with pytest.raises(VgameError, match="is no folder of this account: move it away"):
         fetched(sealed, folder)
     with pytest.raises(VgameError, match="is no folder of this account"):
         keep_chunk(SHAPE, folder, 0, 0, bytes(6 * 512), bytes(6 * 32))

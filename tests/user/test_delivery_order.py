@@ -98,7 +98,7 @@ def test_a_received_file_equals_an_export(tmp_path: Path) -> None:
     program = SimpleNamespace(labels=SimpleNamespace(state=labels), sources=sources)
     bundle = SimpleNamespace(program=program, keys=keys, steps=3, identity=bytes(32))
     shape = Shape([t.numel() for t in state])
-    with StateFile(tmp_path / "m.safetensors", bundle, [tensor_root(t) for t in state]) as file:
+    with StateFile(tmp_path / "m.safetensors", tmp_path, bundle, [tensor_root(t) for t in state]) as file:
         for piece in reversed(list(shape.pieces())):
             file.write(piece, piece_leaves(tensor_bytes(state[piece.tensor]), piece))
     named = state_dict(keys, labels, state, False)
@@ -108,7 +108,7 @@ def test_a_received_file_equals_an_export(tmp_path: Path) -> None:
     assert set(found) == set(named) and head == read_weights(tmp_path / "expected")[1]
     for key, tensor in named.items():
         assert found[key].dtype == tensor.dtype and torch.equal(found[key], tensor)
-    with pytest.raises(ZeroDivisionError), StateFile(tmp_path / "half", bundle, [bytes(32)] * 4):
+    with pytest.raises(ZeroDivisionError), StateFile(tmp_path / "half", tmp_path, bundle, [bytes(32)] * 4):
         raise ZeroDivisionError
     assert sorted(p.name for p in tmp_path.iterdir()) == ["expected", "m.safetensors"]
 

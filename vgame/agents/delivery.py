@@ -143,7 +143,7 @@ def write_state(bundle: Bundle, buyer: Buyer, out: Path) -> None:
         return None
 
     with ExitStack() as stack:
-        file = attempt(lambda: stack.enter_context(StateFile(out, bundle, roots)))
+        file = attempt(lambda: stack.enter_context(StateFile(out, buyer.folder, bundle, roots)))
         buyer.receive(lambda piece, leaves: attempt(lambda: file.write(piece, leaves)))
         attempt(stack.close)
         if problems:

@@ -40,7 +40,7 @@ from vgame.delivery.cipher import key_hash
 from vgame.delivery.fetch import Get, Missing, Progress, fetch, fits, keep_chunk
 from vgame.delivery.folder import own_folder
 from vgame.delivery.opening import BadLeaf, WrongNode, decipher
-from vgame.delivery.rules import Place, Snapshot, confirming, look_end, overdue, read, undecided
+from vgame.delivery.rules import Place, Snapshot, confirming, look_end, overdue, read, short_look, undecided
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape, read_offer, write_offer
 from vgame.errors import ChainError, DeliveryError, EndpointError, NotYet, Undelivered, VgameError
 
@@ -273,12 +273,12 @@ class Buyer(Calls):
 
     @contextmanager
     def _until(self, end: int, s: Snapshot) -> Iterator[None]:
-        """Nothing is fetched after a time of the chain; if that is over, a look lasts a twentieth of the confirm
-        window. It lasts half of the confirm window at most, by the own clock too, for the time that the snapshot shows
+        """Nothing is fetched after a time of the chain; if that is over, a look lasts as long as `short_look`.
+        It lasts half of the confirm window at most, by the own clock too, for the time that the snapshot shows
         may be false. Half of it is for the logs of answers, if there are some."""
         answers = any(r.answered_at and not r.dropped for r in s.requests)
         window = s.job.spec.confirm_window
-        spell = min(end - s.now, window // 2) if end > s.now else window // 20 + 1
+        spell = min(end - s.now, window // 2) if end > s.now else short_look(s) + 1
         now = time.monotonic()
         self._server = Deadline(s.now + spell, now + (spell / 2 if answers else spell))
         self._logs = Deadline(s.now + spell + REPLY_TIMEOUT, now + spell + REPLY_TIMEOUT)
@@ -349,6 +349,9 @@ class Buyer(Calls):
             self._press(self._read(), Missing("", [], all_known=False), failed, problem, unsent)
         elif own:
             self._held(s)  # nothing is missing
+            self._lacking = {}
+        if failed and not undecided(s):  # the request may be dropped, and cannot be declined any more
+            raise next(iter(failed.values()))
         if problem:
             raise problem
         offer = self.game.offer_hash(astuple(self._fetched[0])) if self._fetched else None

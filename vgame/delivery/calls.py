@@ -26,6 +26,7 @@ from vgame.delivery.rules import (
     declining,
     may_pass,
     overdue,
+    patience,
     price_of,
     prices_of,
     probing,
@@ -68,6 +69,7 @@ class Calls:
         self.looks = Looks(game.chain)
         self._since: dict[str, float] = {}  # by reason to decline: the monotonic clock at the first look that showed it
         self._failed: Mapping[int, VgameError] = {}  # requests that the last look did not raise
+        self._lacking: dict[Place, float] = {}  # by chunk: the monotonic clock at the first look without it
 
     def _read(self) -> Snapshot:
         return self.looks.read(self.game, self.job)
@@ -82,6 +84,8 @@ class Calls:
         if not undecided(s):
             return
         wanted = unrequested(s, missing.chunks)
+        fresh = self._fresh_among(s, wanted, missing)
+        wanted = [place for place in wanted if place not in fresh]
         problem: VgameError | None = hidden if isinstance(hidden, ChainError | NotYet) else None
         try:
             for index, (place, price) in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
@@ -97,7 +101,7 @@ class Calls:
         problems = [problem, unsent, *raises]
         waits = any(isinstance(p, Paused) for p in [problem, *raises]) or unsent is not None
         waits = waits or (late is not None and self.game.was_sent(*late))
-        lacking = bool(wanted) or not missing.all_known
+        lacking = bool(wanted or fresh) or not missing.all_known
         shown = {
             "hidden": hidden is not None,
             "unaffordable": isinstance(problem, Unaffordable),
@@ -113,6 +117,15 @@ class Calls:
             self._attempt("decline", self.job, s.exchange.offer)
         elif problem:
             raise problem
+
+    def _fresh_among(self, s: Snapshot, wanted: Collection[Place], missing: Missing) -> set[Place]:
+        """The chunks that lack for a moment only: a server that fails for so long is no reason to pay. None, if later
+        is too late."""
+        now = time.monotonic()
+        self._lacking = {place: self._lacking.get(place, now) for place in missing.chunks}
+        if self.game.chain.is_development or not requesting(s, int(s.now + 2 * patience(s))):
+            return set()
+        return {place for place in wanted if now - self._lacking[place] < patience(s)}
 
     def _held(self, s: Snapshot, shown: Collection[str] = ()) -> float:
         """Seconds for which each look has shown one of the reasons to decline, or, when no more is requested, any. The
@@ -142,7 +155,7 @@ class Calls:
     def _request(self, s: Snapshot, index: int, tensor: int, chunk: int, price: int) -> None:
         """Unaffordable where it cannot be paid. A request that was sent is made, until a later look shows otherwise."""
         cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
-        self._check_funds(cost, f"request chunk {chunk} of tensor {tensor}")
+        self._check_funds(s, cost, f"request chunk {chunk} of tensor {tensor}")
         call = ("request", self.job, s.exchange.offer, index, tensor, chunk, price, self.record(tensor))
         try:
             self._attempt(*call, value=cost)
@@ -164,7 +177,7 @@ class Calls:
                 for r in raises
             }
             if raises and undecided(s):
-                self._check_funds(sum(costs.values()), f"raise the price of {len(raises)} requests")
+                self._check_funds(s, sum(costs.values()), f"raise the price of {len(raises)} requests")
         except VgameError as problem:
             return failed | {r.index: problem for r in raises}
         for r in raises:
@@ -174,7 +187,7 @@ class Calls:
                     if r.index in self._failed:
                         failed[r.index] = self._failed[r.index]
                     continue
-                self._check_funds(costs[r.index], f"raise the price of request {r.index}")
+                self._check_funds(s, costs[r.index], f"raise the price of request {r.index}")
                 call = ("raise", self.job, r.index, r.tensor, r.chunk, prices[r.index])
                 if self._send(*call, value=costs[r.index]):
                     del failed[r.index]
@@ -185,17 +198,19 @@ class Calls:
         self._failed = failed
         return failed
 
-    def _check_funds(self, cost: int, what: str) -> None:
+    def _check_funds(self, s: Snapshot, cost: int, what: str) -> None:
         """Unaffordable where the account cannot pay it, or could not decline any more; what the contract owes is taken
         first, and Paused if that waits."""
         base, tip = self.game.chain.fees()
-        needed, address = cost + 2 * CALL_GAS * (2 * base + tip), self.game.wallet.address
+        calls, also = (2, " and still decline") if undecided(s) else (1, "")
+        needed, address = cost + calls * CALL_GAS * (2 * base + tip), self.game.wallet.address
         if self.game.chain.balance(address) < needed and self.game.credits(address):
             self._send("withdraw", address)
         if (owned := self.game.chain.balance(address)) < needed:
+            risk = "is declined for three quarters of the reward" if also else "may end without it, and be paid"
             raise Unaffordable(
-                f"{address} has {owned} wei; {needed} are needed to {what} and still decline: send it some ether, or "
-                "the delivery is declined for three quarters of the reward"
+                f"{address} has {owned} wei; {needed} are needed to {what}{also}: send it some ether, or the delivery "
+                f"{risk}"
             )
 
     def _attempt(self, name: str, *args: object, value: int = 0) -> bool:

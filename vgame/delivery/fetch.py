@@ -88,7 +88,7 @@ def fetch(
             tensor, chunk = missing[0]
             why = f"tensor {tensor}, chunk {chunk}: {server.why} ({TRIES} tries)"
             raise Missing(why, missing, all_known=True, sealed=SealedFolder(folder, shape, chunks))
-        files.sync()
+    files.sync()  # also what a process wrote that was killed
     return SealedFolder(folder, shape, chunks)
 
 

@@ -1,4 +1,4 @@
-"""The client's folder of one delivery, in which other accounts can put no links."""
+"""The folder of one delivery, in which other accounts can put no links and no keys."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from vgame.errors import VgameError
 
 
-def own_folder(folder: Path) -> None:
+def own_folder(folder: Path, mode: int = 0o700) -> None:
     """A folder that its owner alone writes to, made where there is none. VgameError where another account could have
     put links into it."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
-            folder.mkdir(0o700)
+            folder.mkdir(mode)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise VgameError(f"{folder} is no folder of this account: remove it, or name another place")
+            raise VgameError(f"{folder} is no folder of this account: move it away, or name another place")
         if found.st_mode & 0o022:
             folder.chmod(stat.S_IMODE(found.st_mode) & ~0o022)
     except OSError as error:

@@ -7,11 +7,14 @@ whole or not there. Equivalent to: `write_weights(path, pack_weights(...))` of t
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -22,11 +25,7 @@ from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.state_keys import TYPES
 from vgame.job.weights import metadata, pack_header
-
-
-def half_of(path: Path) -> Path:
-    """The name of the file until it is whole."""
-    return path.with_name(f".{path.name}.half")
+from vgame.system.files import HALF, MODE, remove_halves
 
 
 def refuse_place(path: Path) -> None:
@@ -35,18 +34,27 @@ def refuse_place(path: Path) -> None:
         if path.is_dir():
             raise VgameError(f"{path} is a folder; the name of a file is expected, {path / 'model.safetensors'} say")
         path.parent.mkdir(parents=True, exist_ok=True)
-        half_of(path).unlink(missing_ok=True)
-        half_of(path).touch(exist_ok=False)
-        half_of(path).unlink()
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+        if path.exists() and not _is_replaceable(path):
+            raise VgameError(f"{path} belongs to another account, which alone may replace it here; name another file")
     except OSError as error:
         raise VgameError(f"{path} cannot be written: {error.strerror or error}; name another file") from None
 
 
-class StateFile:
-    """`with StateFile(...) as file`: at its end the file is there; after an error nothing is."""
+def _is_replaceable(path: Path) -> bool:
+    """In a sticky folder, as /tmp, only the owner of a file or of the folder may replace it."""
+    folder = path.parent.stat()
+    return not folder.st_mode & stat.S_ISVTX or os.geteuid() in (0, folder.st_uid, path.lstat().st_uid)
 
-    def __init__(self, path: Path, bundle: Bundle, roots: Sequence[bytes]) -> None:
-        self.path, self.half, self.bundle = path, half_of(path), bundle
+
+class StateFile:
+    """`with StateFile(...) as file`: at its end the file is there; after an error nothing is. It is written in
+    `folder`, to which no other account can write, under a name that no other process uses. If it cannot be moved to its
+    place, it stays there."""
+
+    def __init__(self, path: Path, folder: Path, bundle: Bundle, roots: Sequence[bytes]) -> None:
+        self.path, self.folder, self.bundle = path, folder, bundle
         numbers = {label.name: t for t, label in enumerate(bundle.program.labels.state)}
         kinds = {
             name: torch.int32 if l.integer else torch.float32 for name, l in zip(numbers, self._labels, strict=True)
@@ -65,9 +73,13 @@ class StateFile:
         return self.bundle.program.labels.state
 
     def __enter__(self) -> StateFile:
-        self.half.unlink(missing_ok=True)
-        self.file: IO[bytes] = open(self.half, "xb")
+        remove_halves(self.folder)
+        descriptor, half = tempfile.mkstemp(HALF, ".state.", self.folder)
+        self.half, self.file = Path(half), open(descriptor, "wb")
         try:
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # its writer lives
+            os.fchmod(descriptor, MODE)
             self.file.truncate(self.size)
             self.file.write(self.head)
         except BaseException as problem:
@@ -92,7 +104,13 @@ class StateFile:
                 if kind is None:
                     self.file.flush()
                     os.fsync(self.file.fileno())
-            if kind is None:
-                os.replace(self.half, self.path)
+                    self._move()
         finally:
             self.half.unlink(missing_ok=True)
+
+    def _move(self) -> None:
+        try:
+            os.replace(self.half, self.path)
+        except OSError as error:
+            os.replace(self.half, kept := self.folder / self.path.name)
+            raise VgameError(f"{self.path} cannot be written: {error.strerror or error}; the file is {kept}") from None

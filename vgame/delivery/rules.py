@@ -200,12 +200,17 @@ def raise_in_time(s: Snapshot, now: int) -> bool:
     return not undecided(s) or now < before or now > s.exchange.until
 
 
+def short_look(s: Snapshot) -> int:
+    """Seconds: a twentieth of the confirm window, which leaves several looks to a process that is restarted; never
+    longer than a quarter of the complaint window, which may begin meanwhile."""
+    return max(1, min(s.job.spec.confirm_window // 20, s.job.spec.complaint_window // 4))
+
+
 def look_end(s: Snapshot) -> int:
-    """Second at which fetching ends: when requests are due; later after a twentieth of the confirm window or half of
-    the remaining time, and when `decline` is due. This suffices for several looks of a process that is restarted, and
-    leaves time for calls. While a request is open, after an eighth of a key window: its price is compared with the base
-    fee several times in each half."""
-    longest = s.job.spec.confirm_window // 20
+    """Second at which fetching ends: when requests are due; later after a short look or half of the remaining time, and
+    when `decline` is due, which leaves time for calls. While a request is open, after an eighth of a key window: its
+    price is compared with the base fee several times in each half."""
+    longest = short_look(s)
     if s.open:
         longest = min(longest, s.job.spec.key_window // 8)
     if s.left >= s.pressing:
@@ -219,6 +224,11 @@ def look_end(s: Snapshot) -> int:
 def requesting(s: Snapshot, now: int) -> bool:
     """Is there time for another request? The rest is declined while half of the last tenth is left."""
     return now < s.exchange.until - s.margin // 2
+
+
+def patience(s: Snapshot) -> float:
+    """Seconds for which a reason must have lasted, to request chunks or to decline."""
+    return min(MOMENT, s.margin // 8)
 
 
 def unrequested(s: Snapshot, missing: Sequence[Place]) -> list[Place]:
@@ -238,7 +248,7 @@ def declining(s: Snapshot, lacking: bool, waits: bool = False) -> Duty:
     the whole reward, waits for the end of its pause, and may make this unnecessary; so it is due as late as
     possible."""
     begun = s.exchange.until - (min(2 * int(PAUSE), s.margin) if waits else s.margin)
-    due = undecided(s) and s.now >= begun and lacking and s.held >= min(MOMENT, s.margin // 8)
+    due = undecided(s) and s.now >= begun and lacking and s.held >= patience(s)
     return Duty("decline", due, "more is missing than is requested", s.exchange.until, begun)
 
 

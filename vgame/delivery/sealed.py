@@ -26,7 +26,7 @@ from vgame.commit.words import LEAF_BYTES, leaf_count
 from vgame.delivery import bulk
 from vgame.delivery.cipher import CHUNK, CHUNK_HEIGHT, Pair, job_key, key_hash, padding_pair
 from vgame.errors import DeliveryError
-from vgame.system.files import parse_json, read_file, write_atomic
+from vgame.system.files import no_link, parse_json, read_file, write_atomic
 
 #: Chunks that are enciphered, fetched or deciphered at a time: 4 MiB.
 PIECE = 128
@@ -208,7 +208,7 @@ def seal_files(
 
 
 def _rewritten(path: Path) -> IO[bytes]:
-    return open(path, "r+b" if path.exists() else "w+b")
+    return open(path, "r+b" if path.exists() else "w+b", opener=no_link)
 
 
 def piece_leaves(content: memoryview, piece: Piece) -> np.ndarray:

@@ -22,6 +22,7 @@ from vgame.chain.final import Lasting
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase, Request
 from vgame.delivery.cipher import KEY_BYTES, key_hash
+from vgame.delivery.folder import own_folder
 from vgame.delivery.looks import Looks
 from vgame.delivery.rules import MOST_REQUESTS, Duty, Snapshot, selling
 from vgame.delivery.sealed import (
@@ -59,8 +60,10 @@ class Seller:
     def key(self, make: bool = False) -> bytes:
         """The key; `make` one if there is none. DeliveryError where it is not 32 bytes."""
         path = self.folder / "key"
+        if make:  # before the claim: a key that another account has put there would be known to it
+            for folder in (self.folder, self.public):
+                own_folder(folder, 0o755)
         if make and not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
             half = self.folder / ".key.half"
             half.unlink(missing_ok=True)
             descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
