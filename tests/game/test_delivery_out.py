@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,3 +135,70 @@ def test_a_place_for_no_file_is_named_before_anything_is_asked(
         delivery.receive(None, toy_bundle(), bytes(32), "http://localhost:1", tmp_path / place, Reporter())
     assert found.value.exit_code == 1 and "\n" not in str(found.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "models"]
+
+
+def whole(sides: Sides, out: Path) -> bool:
+    """Whether a file holds the state."""
+    return all(
+        np.array_equal(read_weights(out)[0][f"t{t}"].numpy().view("<u4"), words)
+        for t, words in enumerate(sides.machine.state_words(DELIVERY.steps))
+    )
+
+
+def test_two_processes_write_one_file_without_disturbing_each_other(scene: Scene, tmp_path: Path, out: Path) -> None:
+    """The second one begins, writes and ends while the first one writes."""
+    sides = revealed(scene, tmp_path)
+    receive, began = sides.buyer.receive, list[int]()
+
+    def interrupted(write: Any) -> None:
+        def first(piece: Piece, leaves: np.ndarray) -> None:
+            if not began:
+                began.append(1)
+                received.refuse_place(out)
+                delivery.write_state(toy_bundle(), sides.buyer, out)
+                assert whole(sides, out)
+            write(piece, leaves)
+
+        receive(first)
+
+    sides.buyer.receive = interrupted
+    delivery.write_state(toy_bundle(), sides.buyer, out)
+    assert whole(sides, out) and not list(sides.buyer.folder.glob(".state.*"))
+
+
+def test_a_file_that_another_account_keeps_from_its_place_is_not_lost(
+    scene: Scene, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder as /tmp: it is beside the ciphertext, and named."""
+    sides, usual = revealed(scene, tmp_path), os.replace
+
+    def sticky(source: Any, target: Any) -> None:
+        if Path(target) == out:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        usual(source, target)
+
+    monkeypatch.setattr(os, "replace", sticky)
+    kept = sides.buyer.folder / out.name
+    with pytest.raises(VgameError, match=f"Operation not permitted; the file is {kept}; every leaf is verified"):
+        delivery.write_state(toy_bundle(), sides.buyer, out)
+    assert whole(sides, kept)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file away")
+def test_a_place_with_another_accounts_file_in_a_sticky_folder_is_refused_first() -> None:
+    with TemporaryDirectory() as base:
+        folder, out = Path(base), Path(base) / "m.safetensors"
+        folder.chmod(0o1777)
+        out.touch()
+        os.chown(out, 12345, -1)
+        received.refuse_place(out)  # root may replace it
+        child = os.fork()
+        if not child:
+            try:
+                os.setuid(1001)
+                received.refuse_place(out)
+            except VgameError as problem:
+                os._exit(0 if "belongs to another account" in str(problem) else 2)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

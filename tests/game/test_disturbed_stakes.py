@@ -278,3 +278,34 @@ def test_two_bundles_of_one_account(end: Any, tmp_path: Path, monkeypatch: pytes
     service = of_bundle(x, tmp_path, "x", account)
     played(end, x, service, 1000)
     assert endpoint.pool and [staked(play, service) for play in (x, y)] == [1, 1], service.problems
+
+
+# ---- one false header ----
+
+
+class FalseNumber(Endpoint):
+    """The next reply about the newest block names a block that does not exist; all others are true."""
+
+    lies = False
+
+    def request(self, name: str, params: Any) -> Any:
+        found = super().request(name, params)
+        if not self.lies or name != "eth_getBlockByNumber" or params[0] != "latest":
+            return found
+        self.lies = False
+        return found | {"result": dict(found["result"]) | {"number": hex(self.head() + 10**6)}}
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_one_false_number_of_a_block_keeps_no_false_claim_from_its_dispute(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: int
+) -> None:
+    with at_endpoint(monkeypatch, FalseNumber) as (scene, endpoint):
+        play, account = scene.claimed(SETUP, LIE), scene.wallet()
+        service = begun(play, tmp_path, account)
+        scene.chain.advance(1500)
+        for look in range(20):
+            endpoint.lies = look == which
+            round_of(service)
+            scene.chain.advance(BLOCK)
+        assert staked(play, service) == 1, service.problems

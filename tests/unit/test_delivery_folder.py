@@ -1,10 +1,12 @@
-"""The client's folder is its own: no other account can have what is written there land elsewhere, no other job uses
-it."""
+"""The folders of a delivery are their account's own: another account can neither put links nor keys there, no other job
+uses them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +16,11 @@ import pytest
 from vgame.agents import delivery
 from vgame.delivery.fetch import fetch, keep_chunk
 from vgame.delivery.sealed import Offer, Shape, seal
+from vgame.delivery.seller import Seller
 from vgame.errors import VgameError
 from vgame.system.progress import Reporter
 
-SHAPE = Shape([700])
+SHAPE, JOB = Shape([700]), b"\x77" * 32
 
 
 @pytest.fixture
@@ -115,3 +118,70 @@ def test_each_job_has_its_folder_and_a_wrong_one_is_named_first(
     with pytest.raises(VgameError, match="is no folder of this account"):
         receive(b"\3" * 32)
     assert len(used) == 2
+
+
+def own(uid: int, what: Callable[[], None]) -> str:
+    """The name of the error with which `what` ends in a process of an account; "" without one."""
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        found = ""
+        try:
+            os.setgid(uid)
+            os.setuid(uid)
+            what()
+        except BaseException as problem:
+            found = type(problem).__name__
+        os.write(write, found.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as file:
+        return file.read()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for two accounts")
+@pytest.mark.parametrize("prepared", ["the folder", "public"])
+def test_a_trainer_takes_no_key_that_another_account_has_prepared(prepared: str) -> None:
+    with TemporaryDirectory() as base:
+        store = Path(base) / "store"
+        Path(base).chmod(0o1777)
+        folder = delivery.delivered_folder(store, JOB)
+
+        def stranger() -> None:
+            os.umask(0)
+            (folder if prepared == "the folder" else folder / "public").mkdir(parents=True)
+            (folder / "key").write_bytes(b"K" * 32)
+
+        def trainer() -> None:
+            Seller(folder, JOB, [700], lambda: iter([np.arange(700, dtype="<u4")])).offer()
+
+        assert own(1002, stranger) == ""
+        assert own(1001, trainer) == "VgameError"
+
+
+def test_a_trainer_seals_through_no_link(tmp_path: Path) -> None:
+    victim = tmp_path / "thesis.tex"
+    victim.write_bytes(b"x")
+    (tmp_path / "store" / "public").mkdir(parents=True)
+    (tmp_path / "store" / "public" / "leaves").symlink_to(victim)
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        Seller(tmp_path / "store", JOB, [700], lambda: iter([np.arange(700, dtype="<u4")])).offer()
+    assert victim.read_bytes() == b"x"
+
+
+def test_what_a_killed_process_wrote_is_on_the_disk_before_it_counts(
+    sealed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(_: object) -> None:
+        raise Killed
+
+    synced, usual = list[str](), os.fsync
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("vgame.delivery.fetch._Files.sync", killed)
+        fetched(sealed, tmp_path / "m.sealed")
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")) or usual(file))
+    fetched(sealed, tmp_path / "m.sealed")
+    assert {Path(name).name for name in synced} >= {"leaves", "hashes"}
