@@ -93,6 +93,7 @@ class Buyer(Calls):
         self._server = self._logs = NEVER  # of this look: until when it fetches, until when it looks for answers
         self._tried = -1  # the last request whose answer was looked for
         self._fresh = False  # verified in this look
+        self._late = 0, 0.0  # the highest block that has shown the last tenth of the confirm window, and when it did
         self._opened: list[Place] | None = None  # lacking when all others were verified with the key
 
     def ready(self) -> bool:
@@ -132,7 +133,16 @@ class Buyer(Calls):
                 f"{self.game.chain.url} shows other terms for job {self.job.hex()[:16]} than the bundle that hashes to "
                 "it: the reply is ignored; use another endpoint"
             )
-        return replace(s, held=self._lasting.held("late", undecided(s) and s.left <= s.margin))
+        return replace(s, held=self._lasting.held("late", self._is_late(s)))
+
+    def _is_late(self, s: Snapshot) -> bool:
+        """Is the last tenth of the confirm window shown? A lower block than one that has shown it, from a node that
+        stands still, does not contradict it, as long as the tenth lasts."""
+        number, seen = self._late
+        if undecided(s) and s.left <= s.margin:
+            self._late = max(number, s.number), time.monotonic()
+            return True
+        return s.number < number and time.monotonic() - seen <= s.margin
 
     def receive(self, write: Write) -> None:
         """What `ready` has announced: every leaf, verified, goes to `write`; or a complaint to the contract."""

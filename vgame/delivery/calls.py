@@ -87,15 +87,18 @@ class Calls:
         fresh = self._fresh_among(s, wanted, missing)
         wanted = [place for place in wanted if place not in fresh]
         problem: VgameError | None = hidden if isinstance(hidden, ChainError | NotYet) else None
+        asked = False
         try:
             for index, (place, price) in enumerate(self._wanted(s, missing, wanted), len(s.requests)):
                 if not requesting(s, self._now(s)):
                     break
+                asked = True
                 self._request(s, index, *place, price)
                 wanted.remove(place)
         except VgameError as error:
             problem = error
-        s = self._read()  # each request has taken a block, or more
+        if asked:  # each request has taken a block, or more
+            s = self._read()
         late = call_of(self.job, overdue(s))
         raises = [failed[r.index] for d in raising(s) if (r := d.request) and r.index in failed]
         problems = [problem, unsent, *raises]
