@@ -32,7 +32,7 @@ from proxy import Proxy, served  # noqa: E402
 
 from vgame.agents.client import post_job  # noqa: E402
 from vgame.attacks.adversaries import ATTACKS  # noqa: E402
-from vgame.chain.connection import connect  # noqa: E402
+from vgame.chain.connect import connect  # noqa: E402
 from vgame.chain.game import Game  # noqa: E402
 from vgame.chain.records import Phase  # noqa: E402
 from vgame.chain.wallet import Wallet, deploy_game  # noqa: E402

@@ -30,8 +30,8 @@ from vgame.agents.client import post_job
 from vgame.agents.delivery import source_record
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.attacks.exchange import CHEATS, HONEST, Exchange
-from vgame.chain.abi import abi_type, full_abi
-from vgame.chain.connection import Chain, artifact
+from vgame.chain.abi import abi_type, artifact, full_abi
+from vgame.chain.connection import Chain
 from vgame.chain.embedded import serve
 from vgame.chain.escrow import NAME as ESCROW_NAME
 from vgame.chain.game import Game

@@ -2,7 +2,8 @@
 """Play seeds of the simulator (docs/simulation.md): `simulate.py FROM COUNT` plays those of a range that were not
 played on this commit, and adds them to docs/simulation.json; a seed that fails is printed with the shortest tape that
 fails too. `--tape HEX` plays a tape again, `--seed N` a seed, and prints the story. `--sales`: of
-deliveries; `--several`: each role is played twice, at a hostile node too.
+deliveries; `--several`: each role is played twice, at a hostile node too; `--endpoints`: each role asks three nodes, of
+which one is hostile.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("simulation", "game", "twin", ""))]
 
+from chorus import Chorus  # noqa: E402
 from sale import Sale  # noqa: E402
 from several import Several  # noqa: E402
 from story import Story  # noqa: E402
@@ -36,13 +38,13 @@ IDLE = ("agents/client", "agents/delivery", "attacks/exchange", "chain/http", "j
 UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
 SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
-SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
-UNUSED = {"dispute": (*SALES, *SEVERAL), "sale": SEVERAL, "several": SALES}
+SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("chorus", "hostile", "several"))
+UNUSED = {"dispute": (*SALES, *SEVERAL), "sale": SEVERAL, "several": SALES, "chorus": SALES}
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*.py", ":(exclude)contracts/findings.toml")
-STORIES: dict[str, type[Story]] = {"dispute": Story, "sale": Sale, "several": Several}
-FLAGS = {"dispute": "", "sale": "--sales ", "several": "--several "}
+STORIES: dict[str, type[Story]] = {"dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus}
+FLAGS = {"dispute": "", "sale": "--sales ", "several": "--several ", "chorus": "--endpoints "}
 SAME = ("inside", "commit", "story")
 PART = 500  # seeds between two records
 
@@ -130,7 +132,7 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=100)
     parser.add_argument("--tape", help="bytes in hex")
     parser.add_argument("--seed", type=int)
-    for kind, what in (("sale", "deliveries"), ("several", "each role twice")):
+    for kind, what in (("sale", "deliveries"), ("several", "each role twice"), ("chorus", "three nodes a role")):
         parser.add_argument(
             FLAGS[kind].strip(), dest="kind", action="store_const", const=kind, default="dispute", help=what
         )

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from vgame.api_evaluation import Evaluated, evaluate, evaluated, evaluation_job
     from vgame.api_job import Job
     from vgame.api_run import Run
-    from vgame.chain.connection import Chain, connect
+    from vgame.chain.connect import connect
+    from vgame.chain.connection import Chain
     from vgame.chain.wallet import Wallet
     from vgame.errors import (
         BundleError,
@@ -58,7 +59,8 @@ _PLACES = {
         "BundleError", "Cancelled", "ChainError", "ContractError", "DataError", "JobFileError",
         "MissingPackage", "ProgramError", "StoreError", "UnsupportedOperators", "ValidationError", "VgameError",
     ),
-    "vgame.chain.connection": ("Chain", "connect"),
+    "vgame.chain.connect": ("connect",),
+    "vgame.chain.connection": ("Chain",),
     "vgame.chain.wallet": ("Wallet",),
     "vgame.job.bundle": ("Bundle",),
     "vgame.job.file": ("LogTerms", "Terms"),

@@ -11,9 +11,8 @@ from revm_chain import RevmChain, RevmGame
 
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.attacks.tampered_log import Tampering
-from vgame.chain.connection import calldata_floor
 from vgame.chain.records import CAUSES, JobSpec, Level, Phase
-from vgame.chain.wallet import Wallet
+from vgame.chain.wallet import Wallet, calldata_floor
 from vgame.commit.merkle import Kind
 from vgame.dispute.player import Player
 from vgame.dispute.trainer import Trainer

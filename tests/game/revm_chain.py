@@ -37,7 +37,7 @@ class RevmChain(Chain):
 
     def __init__(self, node: RevmNode) -> None:
         self.checks = []  # this node is never away
-        self.url = self._secret = "in process"
+        self.url = self.secret = "in process"
         self.poll, self.node = 0.0, node
         self.web3 = Web3(InProcess(node))
         self.chain_id, self.is_development = CHAIN_ID, CHAIN_ID in DEVELOPMENT

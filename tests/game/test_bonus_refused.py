@@ -18,7 +18,7 @@ from scene import CONTRACTS, PAYEE_MODES, deploy_code
 
 import vgame
 from vgame.agents.bonus import needed_window, untrained_evaluation
-from vgame.chain.connection import artifact
+from vgame.chain.abi import artifact
 from vgame.chain.escrow import NAME, BonusProof, entry_of
 from vgame.errors import Abstain, ChainError
 from vgame.job.terms import LONGEST_WINDOW

@@ -14,8 +14,7 @@ from eth_utils.abi import function_signature_to_4byte_selector
 from frauds import SETUP
 from scene import NAME, Scene, deploy_code, embedded_chain, toy_contracts
 
-from vgame.chain.abi import abi_type
-from vgame.chain.connection import artifact
+from vgame.chain.abi import abi_type, artifact
 from vgame.chain.game import Game
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.errors import ChainError, ContractError

@@ -13,7 +13,7 @@ from test_delivery_client import GWEI, SPEC, poor
 
 from vgame.chain import final
 from vgame.chain.records import Phase
-from vgame.delivery import calls
+from vgame.delivery import calls, looks
 from vgame.errors import ChainError, ContractError, NotYet, VgameError
 
 assert poor  # a fixture
@@ -235,7 +235,7 @@ def test_an_error_of_a_moment_is_no_reason_to_decline(poor: Partial, monkeypatch
     """The offer cannot be read. If that lasts, nothing can be fetched, and it is declined."""
     chain = poor.play.scene.chain
     monkeypatch.setattr(chain, "is_development", False)
-    for module in (calls, final):
+    for module in (calls, final, looks):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=chain.now))
     poor.receive = poor.buyer.ready
     poor.refuse = chunk_1_of_tensor_1

@@ -17,6 +17,7 @@ from test_delivery_agents import Sides
 from vgame.chain import final
 from vgame.chain.final import MOMENT
 from vgame.chain.records import Phase
+from vgame.delivery import looks
 from vgame.delivery.rules import WORST_INCLUSION
 from vgame.errors import ChainError
 
@@ -34,7 +35,8 @@ def sides(scene: Scene, tmp_path: Path) -> Sides:
 def finalized(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
     """Set the node's answer to a query for the finalized block."""
     monkeypatch.setattr(scene.chain, "is_development", False)
-    monkeypatch.setattr(final, "time", SimpleNamespace(monotonic=scene.chain.now))
+    for module in (final, looks):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=scene.chain.now))
 
     def set_answer(answer: Callable[[], Any]) -> None:
         usual = scene.chain.node.methods["eth_getBlockByNumber"]

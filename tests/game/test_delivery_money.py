@@ -16,9 +16,8 @@ from scene import Scene, Setup, fast_scene
 from test_delivery import BIG, graft, owed, refuses, request_call, top_children
 from toy import Operator, Program, State
 
-from vgame.chain.connection import calldata_floor
 from vgame.chain.records import Phase
-from vgame.chain.wallet import Wallet
+from vgame.chain.wallet import Wallet, calldata_floor
 from vgame.commit.merkle import Kind, leaf_hash
 from vgame.delivery.cipher import Pair, cipher_leaf, job_key, key_hash, keystream, parent
 from vgame.delivery.sealed import Offer, Piece

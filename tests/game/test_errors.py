@@ -12,7 +12,7 @@ import refused_moves
 from refusals import CASES, Prepare
 from scene import Scene
 
-from vgame.chain.connection import artifact
+from vgame.chain.abi import artifact
 from vgame.errors import ContractError
 
 ROOT = Path(__file__).resolve().parents[2]

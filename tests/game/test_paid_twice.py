@@ -238,7 +238,7 @@ def test_a_reason_quotes_no_secret() -> None:
     """A gateway's reason for a revert quotes its own URL."""
     with quick_chain() as chain:
         play = deployed(chain).post(SETUP)
-        secret = chain._secret = f"{chain.url}/v3/0123456789abcdef"
+        secret = chain.secret = f"{chain.url}/v3/0123456789abcdef"
 
         def reason(params: Any, usual: Callable[[], Any]) -> Any:
             error = {"code": 3, "message": f"execution reverted: upstream {secret} said no"}

@@ -14,9 +14,9 @@ from proxy import DeepProxy, Request, served
 from scene import Play, Scene, embedded_chain
 
 import vgame.chain.wallet as wallet_module
-from vgame.chain.connection import FEE_VARIABLE, GWEI, USUAL_TIP
+from vgame.chain.connection import GWEI, USUAL_TIP
 from vgame.chain.records import Phase, Status
-from vgame.chain.wallet import FEE_MULTIPLE, Wallet
+from vgame.chain.wallet import FEE_MULTIPLE, FEE_VARIABLE, Wallet
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, EndpointError, NotYet, VgameError

@@ -13,8 +13,9 @@ from lying import Table, Truth, table
 from proxy import Request
 from scene import Scene
 
-from vgame.chain.connection import FEE_VARIABLE, GWEI
+from vgame.chain.connection import GWEI
 from vgame.chain.records import Phase
+from vgame.chain.wallet import FEE_VARIABLE
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ChainError, ContractError, VgameError
 

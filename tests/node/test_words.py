@@ -17,7 +17,7 @@ from wide import of_many
 from vgame.agents.auditor_service import AuditorService
 from vgame.agents.named_jobs import Limits, NamedJobs
 from vgame.agents.roles import play
-from vgame.chain.connection import CHAIN_VARIABLE, connect
+from vgame.chain.connect import CHAIN_VARIABLE, connect
 from vgame.chain.records import Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer

@@ -293,9 +293,12 @@ class SimChain(Chain):
 
     def __init__(self, world: Any, eth: Eth) -> None:
         self.world, self.checks = world, []
-        self.url = self._secret = "a node"
+        self.url = self.secret = "a node"
         self.web3 = SimpleNamespace(eth=eth, codec=CODEC)
         self.chain_id = CHAIN_ID
+
+    def use(self, node: Any) -> None:
+        self.web3.eth = node
 
     def polls(self, seconds: float) -> Iterator[None]:
         """Now, and with each block."""

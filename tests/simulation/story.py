@@ -22,7 +22,7 @@ from world import LAG, Account, World
 import vgame.agents.auditor_service
 import vgame.agents.roles as roles
 import vgame.agents.staking
-from vgame.chain.records import JobSpec, Phase
+from vgame.chain.records import NOBODY, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 
@@ -43,10 +43,10 @@ class Cast:
     auditor: type[Auditor] = Auditor
 
 
-def terms(world: World, claims: int) -> JobSpec:
+def terms(world: World, claims: int, looks: int = 0) -> JobSpec:
     """The smallest clocks that cover what may go wrong here (vgame.job.terms): a block until a move is included, one
-    more until it is seen; that much again where nodes lag."""
-    lag = LAG if world.enabled & {"lag", "balancer"} else 0
+    more until it is seen; that much again where nodes lag, or for each of so many looks that show nothing."""
+    lag = looks + (LAG if world.enabled & {"lag", "balancer"} else 0)
     inclusion = 2 * BLOCK * (1 + lag)
     slot = 2 * PACE + inclusion
     budgets = 2 * MOVES * slot + MOVES * inclusion, claims * (MOVES * slot + 2 * MOVES * inclusion)
@@ -58,14 +58,17 @@ class Story:
     """`inside`: what goes wrong is covered by the clocks. Job 0 is the honest trainer's, the others are those of
     cheats."""
 
+    player: type[Player] = Player
+    looks = 0  # in a row, that may show nothing
+
     def __init__(self, tape: Tape, inside: bool = True, cast: Cast = Cast()) -> None:
         self.world = world = World(tape, inside)
         self.cast, self.until = cast, 0.0
         self.roles = tape.pick((("trainer",), ("auditor",), ("trainer", "auditor")))
         self.cheats = 1 + tape.below(3) if "auditor" in self.roles else 0
-        self.spec = world.spec = terms(world, max(1, self.cheats))
+        self.spec = world.spec = terms(world, max(1, self.cheats), self.looks)
         self.client, self.strangers = Hand(Account(world, 1)), Strangers(world, 24)
-        self.players = {role: Player(world, role, 2 + n) for n, role in enumerate(self.roles)}
+        self.players = {role: self.player(world, role, 2 + n) for n, role in enumerate(self.roles)}
         self.start = {role: self._wealth(role) for role in self.roles}
         rich = {hand.address: 1000 * ETHER for hand in (self.client, *self.strangers.hands)}
         world.begin(rich | {player.account.address: self.start[role] for role, player in self.players.items()})
@@ -118,12 +121,18 @@ class Story:
         """Players that ended have time to be proven wrong."""
         ended = all(player.ended for role, player in self.players.items() if role == "trainer")
         ended &= self.world.now > START + self.spec.accept_window
-        open_ = [job for job in self.jobs[1:] if self.strangers.job(job).phase in PLAYED]
+        self.strangers.stolen = [job for job in self.jobs[:1] if ended and self._is_stolen(job)]
+        open_ = [job for job in self.jobs[1:] + self.strangers.stolen if self.strangers.job(job).phase in PLAYED]
         if not ended or open_:
             self.until = 0.0
             return False
         self.until = self.until or self.world.now + AFTER * (1 + self.cheats)
         return self.world.now >= self.until
+
+    def _is_stolen(self, job: bytes) -> bool:
+        """Has a stranger accepted it, by a copy of the trainer's transaction?"""
+        trainer = self.strangers.job(job).trainer
+        return trainer != NOBODY and all(player.account.address != trainer for player in self.players.values())
 
     def _deadline(self) -> float | None:
         """The next second in which anything may be over."""

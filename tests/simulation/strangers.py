@@ -109,6 +109,7 @@ class Strangers:
         self.lies: dict[bytes, int] = {}  # by a cheat's job; -1: it is right
         self.jobs: list[bytes] = []
         self.puppets: list[Puppet] = []
+        self.stolen: list[bytes] = []  # jobs of the honest that a stranger accepted
         self.waiting: set[str] = set()
         self.accused = 0
         self.states: dict[bytes, tuple[Block, Job]] = {}
@@ -166,7 +167,7 @@ class Strangers:
         if jobs and world.on("openings", 4):
             self.open(world.tape.pick(jobs))
         if world.quiet >= 3:
-            for job in self.lies:
+            for job in (*self.lies, *self.stolen):
                 self.end(job)
 
     def end(self, job: bytes) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from vgame.chain.connection import calldata_floor
+from vgame.chain.wallet import calldata_floor
 from vgame.system.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import numpy as np
 from deployed import Contract, Reverted
 from eth_abi import decode, encode
 
-from vgame.chain.connection import artifact
+from vgame.chain.abi import artifact
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import from_words, tensor_root, to_words
 from vgame.program.operators import Contract as Contraction

@@ -20,7 +20,7 @@ from onchain import StepOnChain, deploy_referee
 from referee_programs import PROGRAMS, STEP, STEPS, state
 
 from vgame.arithmetic.functions import Function
-from vgame.chain.connection import artifact
+from vgame.chain.abi import artifact
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.words import LEAF_BYTES
 from vgame.program import encoding

@@ -75,7 +75,7 @@ class Endpoint(JSONBaseProvider):
 
 class Connected(Chain):
     def __init__(self, endpoint: Endpoint) -> None:
-        self.url, self.checks, self._secret = "http://node", [], "http://node"
+        self.url, self.checks, self.secret = "http://node", [], "http://node"
         self.web3 = Web3(endpoint)
 
 

@@ -1,8 +1,9 @@
-"""A node that lags or stands still decides nothing; a false number or time does not make true replies worthless."""
+"""Looks whose time does not fit the others decide nothing: a quarter of them can be false, two thirds old."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,86 +11,99 @@ import pytest
 from test_delivery_rules import UNTIL, at
 
 from vgame.delivery import looks
-from vgame.delivery.looks import BLIND, LOOKS, Looks
-from vgame.delivery.rules import Snapshot
+from vgame.delivery.looks import APART, BETWEEN, KEPT, Looks
 from vgame.errors import NotYet
 
+BEGIN = UNTIL - 10_000
+EVERY = 12.0  # seconds between two looks
+
+
+class Role:
+    """Looks every EVERY seconds at nodes that show a block of the clock's time, later by what `shift` gives."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, development: bool = False) -> None:
+        self.clock, self.shift, self.looks, self.number = 1_000.0, 0, Looks(), count(1)
+        chain = SimpleNamespace(is_development=development, url="http://127.0.0.1", endpoint=0)
+        self.game: Any = SimpleNamespace(chain=chain)
+        monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: self.clock))
+        monkeypatch.setattr(looks, "read", lambda *_: replace(at(self.true + self.shift), number=next(self.number)))
+
+    @property
+    def true(self) -> int:
+        """Time of the newest block."""
+        return BEGIN + int(self.clock)
+
+    def look(self, shift: int = 0, after: float = EVERY) -> bool:
+        """Does the next look count?"""
+        self.clock, self.shift = self.clock + after, shift
+        try:
+            return self.looks.read(self.game, b"").now == self.true + shift
+        except NotYet:
+            return False
+
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [1_000.0]
-    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
+def role(monkeypatch: pytest.MonkeyPatch) -> Role:
+    return Role(monkeypatch)
 
 
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
-    """What the endpoint shows next; the last of it again and again."""
-    replies: list[Snapshot] = []
-    monkeypatch.setattr(looks, "read", lambda *_: replies.pop(0) if len(replies) > 1 else replies[0])
-    return replies
+@pytest.mark.parametrize("shift", [APART + 1, 10**9, -2 * APART, -BEGIN])
+def test_a_look_in_four_may_be_false(role: Role, shift: int) -> None:
+    """After as many looks as are compared all true ones count, and no false one."""
+    counts = [role.look(shift if n % 4 == 1 else 0) for n in range(60)]
+    assert counts[KEPT:] == [n % 4 != 1 for n in range(KEPT, 60)]
 
 
-def a_role(development: bool = False) -> Any:
-    made = Looks(SimpleNamespace(is_development=development, url="http://127.0.0.1"))
-    return lambda: made.read(None, b"")
+def test_two_looks_in_three_may_be_old(role: Role) -> None:
+    """Of a node that stands still behind the same address."""
+    stands = role.true
+
+    def look(n: int) -> bool:
+        return role.look() if n % 3 == 0 else role.look(stands - role.true - int(EVERY))
+
+    counts = [look(n) for n in range(90)]
+    assert counts[30:] == [n % 3 == 0 for n in range(30, 90)]
 
 
-def block(number: int, now: int = 0) -> Snapshot:
-    return replace(at(now or UNTIL - 1_000 + 12 * number), number=number)
+@pytest.mark.parametrize("look", range(20))
+def test_one_false_look_stops_few_true_ones(role: Role, look: int) -> None:
+    counts = [role.look(10**9 if n == look else 0) for n in range(40)]
+    assert sum(counts) >= 40 - 5 and all(counts[look + 6 :])
 
 
-def test_a_node_that_lags_is_passed_over(clock: list[float], shown: list[Snapshot]) -> None:
-    """Also one whose blocks are new to the role."""
-    role = a_role()
-    shown += [block(94), block(70), block(95), block(71), block(95), block(72), block(72), block(96)]
-    assert [role().number for _ in range(4)] == [94, 95, 95, 96]
-    shown[:] = [block(73)]
-    with pytest.raises(NotYet, match="shows block 73 after block 96"):
-        role()
+def test_the_replies_of_one_moment_are_one_look(role: Role) -> None:
+    assert all(role.look() for _ in range(KEPT))
+    assert not any(role.look(10**6, BETWEEN / 20) for _ in range(KEPT))
+    assert role.look(0, BETWEEN)
 
 
-def test_after_a_false_number_true_ones_count_after_a_while(clock: list[float], shown: list[Snapshot]) -> None:
-    role = a_role()
-    shown += [block(94), block(2**40), block(95)]
-    assert [role().number for _ in range(2)] == [94, 2**40]
-    with pytest.raises(NotYet):
-        role()
-    clock[0] += BLIND
-    assert role().number == 95 == role().number
+def test_after_a_suspension_the_new_time_counts(role: Role) -> None:
+    """The monotonic clock stands still meanwhile."""
+    assert all(role.look() for _ in range(KEPT))
+    assert [role.look(3_600) for _ in range(6)] == [False] * 3 + [True] * 3
 
 
-@pytest.mark.parametrize("false", [0, 2**40])
-@pytest.mark.parametrize("number", [94, 95])
-def test_a_false_time_ends_nothing(clock: list[float], shown: list[Snapshot], number: int, false: int) -> None:
-    """A past one is read again; after one in the future true ones still count."""
-    role, lie = a_role(), replace(block(number), now=false)
-    shown += [block(94), lie, *[block(95)] * (LOOKS + 1), block(96)]
-    assert role() == block(94)
-    believed = lie.now > block(94).now and number == 95
-    assert role() == (lie if believed else block(95)) and role() == block(95)
-    shown[:] = [block(96)]
-    assert role() == block(96)
+@pytest.mark.parametrize("every", [EVERY, 60.0])
+def test_blocks_may_be_rare(role: Role, every: float) -> None:
+    """One in ten minutes: only the first looks that show a new one do not count."""
+
+    def old() -> int:
+        return int(role.clock + every) % 600
+
+    counts = [role.look(-old(), every) for _ in range(int(6_000 / every))]
+    assert sum(counts) >= len(counts) - 4 * 11
 
 
-def test_times_that_contradict_each_other_stop_no_look(clock: list[float], shown: list[Snapshot]) -> None:
-    role = a_role()
-    shown += [block(94), *[replace(block(95), now=0)] * LOOKS, block(96)]
-    assert [role().now for _ in range(3)] == [block(94).now, 0, block(96).now]
+def test_blocks_of_a_development_chain_have_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    role = Role(monkeypatch, development=True)
+    assert all(role.look(shift) for shift in (0, 10**9, -BEGIN, 7))
 
 
-def test_one_that_alone_is_left_is_taken_after_a_while(clock: list[float], shown: list[Snapshot]) -> None:
-    role = a_role()
-    shown += [block(94), block(95), block(94)]
-    role(), role()
-    clock[0] += BLIND - 1
-    with pytest.raises(NotYet):
-        role()
-    clock[0] += 1
-    assert role().number == 94 == role().number
+def test_each_endpoint_is_compared_with_itself(role: Role) -> None:
+    """One that lies does not make another one's looks worthless."""
 
+    def looks(endpoint: int, shift: int) -> list[bool]:
+        role.game.chain.endpoint = endpoint
+        return [role.look(shift) for _ in range(5)]
 
-def test_blocks_of_a_development_chain_may_be_undone(clock: list[float], shown: list[Snapshot]) -> None:
-    role = a_role(development=True)
-    shown += [block(94), block(95), block(94)]
-    assert [role().number for _ in range(3)] == [94, 95, 94]
+    assert all(looks(0, 10**6)) and all(looks(1, 0)) and all(looks(0, 10**6))

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from vgame.agents.retry import Deferred, Retry
-from vgame.chain.connection import calldata_floor
+from vgame.chain.wallet import calldata_floor
 from vgame.errors import ChainError, Over, VgameError
 from vgame.system.progress import Reporter
 

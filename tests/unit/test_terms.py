@@ -15,7 +15,8 @@ import pytest
 from web3 import Web3
 
 import vgame.runs.pace as pace_module
-from vgame.chain.connection import artifact, calldata_floor
+from vgame.chain.abi import artifact
+from vgame.chain.wallet import calldata_floor
 from vgame.cli.terms import propose
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor

@@ -231,7 +231,7 @@ def test_every_script_is_on_the_page_in_order() -> None:
 
 
 def test_every_move_has_a_sentence_on_the_page() -> None:
-    from vgame.chain.connection import artifact
+    from vgame.chain.abi import artifact
 
     words = (PAGE / "words.js").read_text()
     names = [

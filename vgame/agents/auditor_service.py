@@ -97,6 +97,7 @@ class AuditorService:
         """Do the most urgent duty of all jobs, or compute a part of the run for a comparison; True if anything was
         done. An error in one job does not stop the others."""
         self.problems.clear()
+        self.game.chain.turn()
         with self.game.chain.pinned():
             views = self.look()
             if not self.staking.is_measured and self.is_idle(views) and self.measuring.due:

@@ -3,6 +3,7 @@ state's root."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from vgame.agents.order import find_order
@@ -29,7 +30,7 @@ def final_state(game: Game, job: bytes) -> bytes:
     return game.content("ClaimPosted", job, state.claimed_at, final, key=state.run_root)
 
 
-def check_claim(weights: Path, rpc: str, address: str, job: bytes, folder: Path | None) -> tuple[int, bytes]:
+def check_claim(weights: Path, rpc: Sequence[str], address: str, job: bytes, folder: Path | None) -> tuple[int, bytes]:
     """Number of tensors and state root; raises VgameError naming the failed check."""
     game = open_reading(rpc, address)
     game.check_parts()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vgame.agents.news import News
-from vgame.chain.connection import Chain, connect
+from vgame.chain.connect import connect
+from vgame.chain.connection import Chain
 from vgame.chain.game import Game
 from vgame.chain.wallet import Wallet, keystore_key
 from vgame.errors import ChainError
@@ -26,7 +28,7 @@ PASSWORD_VARIABLE = "VGAME_PASSWORD"
 class AgentConfig:
     """Endpoint, contract, bundle, store and device of a role."""
 
-    rpc: str
+    rpc: str | Sequence[str]  # of one endpoint, or several
     game: str
     bundle: Path
     store: Path

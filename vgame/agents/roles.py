@@ -59,6 +59,10 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
             computation.refuse_bad_terms(sum(game.chain.fees()))
         rehearse()
 
+    def accept() -> None:
+        game.chain.turn()
+        trainer.accept()
+
     trainer.check_terms = check_terms
     trainer.terms = JobSpec(**computation.bundle.order)
     if trainer.terms.confirm_window:
@@ -67,7 +71,7 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     if (order := trainer.look()).phase is Phase.CREATED:  # fail before a stake if memory or money is too low
         check_terms()
         trainer.check_funds(order)
-    Retry(computation.reporter, computation.retry.poll).insist(trainer.accept)  # retries all errors of an endpoint
+    Retry(computation.reporter, computation.retry.poll).insist(accept)  # retries all errors of an endpoint
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
     computation.run(trainer.hurry)
     return trainer

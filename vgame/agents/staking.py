@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from vgame.agents.local_run import LocalRun
 from vgame.agents.named_jobs import Limits
-from vgame.chain.final import MOMENT, Lasting
+from vgame.chain.final import MOMENT, Lasting, one
 from vgame.chain.game import Game
 from vgame.chain.records import JobSpec
 from vgame.dispute.auditor import Auditor
@@ -31,7 +31,7 @@ class Staking:
         """May a claim be disputed now? Abstain with the reason if not. INVARIANT: fees, balances and the own disputes
         come from an untrusted endpoint; a stake depends on values that each look has shown for MOMENT."""
         why = self._why_not(view)
-        held = self.lasting.held(view.claim, not why)
+        held = self.lasting.held(view.claim, not why, one)
         if why:
             raise Abstain(f"job {view.id.hex()[:16]} is not disputed: {why}")
         return held >= MOMENT

@@ -104,6 +104,7 @@ def jobs_of(game: Game, only: bytes | None = None, clients: Sequence[str] = ()) 
 
 def read_game(game: Game, only: bytes | None = None, clients: Sequence[str] = ()) -> list[JobState]:
     """The jobs of `jobs_of`; ChainError if the job `only` does not exist."""
+    game.chain.turn()
     with game.chain.pinned():
         now = game.chain.now()
         jobs = jobs_of(game, only, clients)
@@ -298,6 +299,7 @@ def _report_alarms(
     standing: set[Place],
 ) -> set[Place]:  # fmt: skip
     """Report the alarms that are new since `standing` and those that are over; returns the present ones."""
+    game.chain.turn()
     with game.chain.pinned():
         sounding = alarms(game, account, forecast() if forecast else None, clients)
         found = {(a.kind, a.job, a.dispute): a for a in sounding}

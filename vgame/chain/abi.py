@@ -1,20 +1,26 @@
-"""The ABI of all contracts of the game, read from the artifacts."""
+"""The checked-in contracts, and the ABI of all contracts of the game."""
 
 from __future__ import annotations
 
 import json
 import re
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from web3 import Web3
-
-from vgame.chain.connection import artifact
 
 #: Contracts that decide elements (interface IReferee).
 REFEREES = ("Referee", "Logged", "Pointwise")
 #: Contracts of which only the errors are included.
 ERRORS_ONLY = (*REFEREES, "AccuracyEscrow")
+
+
+@cache
+def artifact(name: str) -> dict[str, Any]:
+    """ABI and code of a contract, from the repository's artifacts."""
+    text = (files("vgame.chain") / "artifacts" / f"{name}.json").read_text()
+    return dict(json.loads(text))
 
 
 @cache
@@ -42,6 +48,18 @@ def known_revert(answer: object) -> str | None:
     begin with an error of the contracts."""
     found = re.findall("0x(?:[0-9a-fA-F]{2}){4,}", str(answer))
     return next((data for data in found if bytes.fromhex(data[2:10]) in errors()), None)
+
+
+def refuse_overlap(data: bytes) -> None:
+    """ValueError where elements of an encoded `bytes[]` lie in each other: decoded, they would take any memory."""
+
+    def word(at: int) -> int:
+        return int.from_bytes(data[at : at + 32])
+
+    begin = word(0)
+    count, base = word(begin), begin + 32
+    if 32 * count > len(data) or sum(word(base + word(base + 32 * n)) for n in range(count)) > len(data):
+        raise ValueError("the elements of a list are longer than the data")
 
 
 def abi_type(item: dict[str, Any]) -> str:

@@ -6,14 +6,10 @@ in vgame.chain.game.
 
 from __future__ import annotations
 
-import json
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -30,6 +26,7 @@ from web3.exceptions import (
 
 from vgame.chain.http import LOOPBACK, provider
 from vgame.chain.records import NOBODY, checksummed
+from vgame.chain.turns import Endpoint, Turns
 from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 
@@ -43,8 +40,6 @@ FINALITY = 900  # seconds until a block counts as final if a node does not name 
 #: Chains that make a block only for a transaction, so that no block would become final; the last is the embedded one.
 DEVELOPMENT = (1337, 31337, 131277322940537)
 USUAL_TIP = 2 * GWEI  # per gas; a larger tip from an endpoint is accepted only up to the base fee
-FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # upper bound in gwei per gas, for any reply of an endpoint
-CHAIN_VARIABLE = "VGAME_CHAIN_ID"
 T = TypeVar("T")
 PARENTS = 3  # blocks before the newest that are tried if a node does not know the newest one's hash
 
@@ -67,32 +62,11 @@ class Block:
     base_fee: int = 0
 
 
-@cache
-def artifact(name: str) -> dict[str, Any]:
-    """ABI and code of a contract, from the repository's artifacts."""
-    text = (files("vgame.chain") / "artifacts" / f"{name}.json").read_text()
-    return dict(json.loads(text))
-
-
-def calldata_floor(data: bytes) -> int:
-    """Minimum gas of a transaction with this calldata (EIP-7623)."""
-    zeros = data.count(0)
-    return 21_000 + 10 * (zeros + 4 * (len(data) - zeros))
-
-
 def checksum_address(text: str) -> str:
     """An account's address with checksum (EIP-55)."""
     if not Web3.is_address(text):
         raise ChainError(f"{text!r} is not an address; 0x and 40 hex digits are expected")
     return str(Web3.to_checksum_address(text))
-
-
-def fee_ceiling() -> int:
-    """The user's upper bound for the price of gas, in wei."""
-    text = os.environ.get(FEE_VARIABLE) or str(FEE_CEILING)
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise ChainError(f"{FEE_VARIABLE} is {text!r}; a whole number of gwei per gas is expected, as {FEE_CEILING}")
-    return int(text) * GWEI
 
 
 def quantity(value: Any) -> int:
@@ -109,19 +83,70 @@ class Chain:
     lost = False  # a reply was lost: the next one may come from another node
     pin: Block | None = None  # requests read the state after this block
     is_development = False  # safe to trust: a job's id contains the chain's number, so no endpoint can pretend this
-    _form = ""  # how the node accepts the pinned block: "hash" or "number"; empty: not tried, or failed
+    form = ""  # how the node accepts the pinned block: "hash" or "number"; empty: not tried, or failed
     tell: Callable[[str], None] = staticmethod(lambda _: None)  # shows a message to the user during a long call
 
-    def __init__(self, url: str, chain_id: int | None = None, poll: float = 0.02) -> None:
-        self.url, self.poll = without_secrets(url), poll
-        self._secret = url
-        self.web3 = Web3(provider(url))
+    turns: Turns | None = None  # where there are several endpoints
+
+    def __init__(self, url: str | Sequence[str], chain_id: int | None = None, poll: float = 0.02) -> None:
+        """`url`: of one endpoint, or several, which take turns."""
+        urls, self.poll = [url] if isinstance(url, str) else list(url), poll
+        self.url, self.secret = without_secrets(urls[0]), urls[0]
+        self.web3 = Web3(provider(urls[0]))
         self.web3.middleware_onion.remove("validation")  # it requests the chain's number before every call
-        self.checks: list[Callable[[], object]] = [self._check_id]
-        self.chain_id = self.ask(lambda: quantity(self.web3.eth.chain_id))
+        self.checks: list[Callable[[], object]] = []
+        if len(urls) > 1:
+            self.turns = Turns(self, [Endpoint(without_secrets(url), url, provider(url)) for url in urls])
+        self.chain_id = self._first_id(len(urls))
+        self.checks.append(self._check_id)
         self.is_development = self.chain_id in DEVELOPMENT
         if chain_id is not None and chain_id != self.chain_id:
             raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
+
+    def _first_id(self, count: int) -> int:
+        """The number of the chain at the first endpoint that answers."""
+        try:
+            return self.ask(lambda: quantity(self.web3.eth.chain_id))
+        except ChainError:
+            if count == 1:
+                raise
+            self.turn()
+            return self._first_id(count - 1)
+
+    @property
+    def endpoint(self) -> int:
+        """Number of the endpoint in use."""
+        return self.turns.at if self.turns else 0
+
+    def turn(self) -> None:
+        """A look begins: use the next endpoint."""
+        if self.turns and not self.pin:
+            self.turns.next()
+
+    def use(self, node: Any) -> None:
+        """Let this node answer from now on."""
+        self.web3.provider = node
+
+    def publish(self, raw: bytes) -> None:
+        """Send a signed transaction to all endpoints; the first one's error if none takes it."""
+        self._from_all(lambda eth: eth.send_raw_transaction(raw))
+
+    def middle(self, question: Callable[[Any], int]) -> int:
+        """The middle one of all endpoints' replies: right if most of them are."""
+        found = sorted(self._from_all(question))
+        return found[len(found) // 2]
+
+    def _from_all(self, question: Callable[[Any], T]) -> list[T]:
+        """The replies of all endpoints that answer; the first one's error if none does."""
+        found, problems = list[T](), list[Exception]()
+        for _ in self.turns.each() if self.turns else [None]:
+            try:
+                found.append(self.ask(lambda: question(self.web3.eth)))
+            except Exception as problem:  # another endpoint may answer
+                problems.append(problem)
+        if not found:
+            raise problems[0]
+        return found
 
     def ask(self, question: Callable[[], T]) -> T:
         """Do a request and parse its reply; every failure of the node becomes a clear error. After an outage the chain
@@ -148,7 +173,7 @@ class Chain:
         except (ContractLogicError, ContractCustomError, TransactionNotFound):
             raise
         except Web3RPCError as error:
-            self._form = "" if self.pin else self._form
+            self.form = "" if self.pin else self.form
             raise RefusedError(f"{self.url} refused a request: {self.shown(error)}", error.rpc_response) from None
         except (VgameError, AssertionError):
             raise
@@ -161,7 +186,7 @@ class Chain:
 
     def shown(self, text: object) -> str:
         """An error's text, without the secrets in the endpoint's URL."""
-        return hide_secrets(str(text), self._secret)
+        return hide_secrets(str(text), self.secret)
 
     def _meet_again(self) -> None:
         """Check after an outage that the endpoint still has this chain and its contracts."""
@@ -221,19 +246,19 @@ class Chain:
         """The newest block whose state the node shows, and its block parameter: by hash (of one of its last parents if
         the node does not know it), or by number if the node accepts no hash."""
         newest = block = self.block("latest")
-        if not self._form:
+        if not self.form:
             for back in range(min(PARENTS, newest.number) + 1):
                 block = self.block(newest.number - back) if back else newest
                 if self._shows(_by_hash(block)):
-                    self._form = "hash"
+                    self.form = "hash"
                     break
             else:
-                block, self._form = newest, "number"
+                block, self.form = newest, "number"
         return block, self._named(block)
 
     def _named(self, block: Block) -> Any:
         """The block parameter for a block, in the form that the node accepts."""
-        return _by_hash(block) if self._form == "hash" else block.number
+        return _by_hash(block) if self.form == "hash" else block.number
 
     def _shows(self, named: Any) -> bool:
         try:
@@ -246,9 +271,9 @@ class Chain:
     def released(self) -> Iterator[None]:
         """A context for sending, where the newest state counts. If the pinned block was read by number, it is compared
         first: NotYet if it was replaced."""
-        if self.pin and self._form != "hash" and self.block(self.pin.number) != self.pin:
+        if self.pin and self.form != "hash" and self.block(self.pin.number) != self.pin:
             raise NotYet(f"block {self.pin.number} was replaced while it was read at {self.url}: read it again")
-        with self.at("latest"):
+        with self.at("latest"), self.turns.back() if self.turns else nullcontext():
             yield
 
     def now(self) -> int:
@@ -262,7 +287,7 @@ class Chain:
     def pause(self, seconds: float, elsewhere: float = 0.0) -> None:
         """Wait until there is a newer block than at the last pause, or for `seconds`: the state changes only with
         blocks. A remote node gets no requests during the pause, which is then at least `elsewhere` seconds."""
-        if urlsplit(self._secret).hostname not in LOOPBACK:
+        if urlsplit(self.secret).hostname not in LOOPBACK:
             time.sleep(max(seconds, elsewhere))
             return
         end = time.monotonic() + seconds
@@ -364,30 +389,6 @@ class Chain:
                 "reply is ignored; use another endpoint"
             )
         return found
-
-
-def named_chain() -> int | None:
-    """The chain in VGAME_CHAIN_ID; None if the variable is not set."""
-    text = os.environ.get(CHAIN_VARIABLE)
-    if text and not (text.isascii() and text.isdigit()):
-        raise ChainError(f"{CHAIN_VARIABLE} is {text!r}; the number of a chain is expected, as 1")
-    return int(text) if text else None
-
-
-def connect(rpc: str, chain_id: int | None = None) -> Chain:
-    """A chain for signing. The user names it, here or in VGAME_CHAIN_ID; only a node on loopback may choose it.
-
-    INVARIANT: no remote endpoint chooses the chain for which a key signs. Otherwise it could send the transaction on
-    another chain, on which the account has money.
-    """
-    chain_id = named_chain() if chain_id is None else chain_id
-    chain = Chain(rpc, chain_id)
-    if chain_id is None and urlsplit(rpc).hostname not in LOOPBACK:
-        raise ChainError(
-            f"the endpoint reports chain {chain.chain_id}, but vgame does not sign for a chain that only the endpoint "
-            f"names: give the chain with --chain-id (--chain-id {chain.chain_id} if that is the right one)"
-        )
-    return chain
 
 
 def _by_hash(block: Block) -> dict[str, Any]:

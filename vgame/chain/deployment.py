@@ -9,12 +9,14 @@ chain. The hashes are for other tools: vgame itself compares the code with its o
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from web3 import Web3
 
-from vgame.chain.connection import Chain, checksum_address, named_chain
+from vgame.chain.connect import named_chain
+from vgame.chain.connection import Chain, checksum_address
 from vgame.chain.game import Game
 from vgame.errors import ChainError, VgameError
 from vgame.system.files import parse_json, read_file, write_atomic
@@ -67,7 +69,7 @@ def find(game: str, chain_id: int | None) -> tuple[str, int | None]:
     return checksum_address(entry["game"]), chain_id
 
 
-def open_reading(rpc: str, game: str, chain_id: int | None = None) -> Game:
+def open_reading(rpc: str | Sequence[str], game: str, chain_id: int | None = None) -> Game:
     """A read-only game, by its address or a registry file."""
     address, chain_id = find(game, chain_id)
     return Game(Chain(rpc, chain_id), address)

@@ -13,8 +13,8 @@ from typing import Any
 
 from web3 import Web3
 
-from vgame.chain.abi import abi_type
-from vgame.chain.connection import artifact, checksum_address, quantity
+from vgame.chain.abi import abi_type, artifact
+from vgame.chain.connection import checksum_address, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import Event, JobSpec

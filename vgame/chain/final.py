@@ -7,7 +7,7 @@ old, of another branch, or invented for a moment; a role that waits for another 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
 from vgame.chain.connection import FINALITY, Chain
@@ -29,31 +29,52 @@ def final_jobs(game: Game, jobs: Sequence[bytes]) -> tuple[list[Job] | None, int
     return found if fits else None, second
 
 
+def most(chain: Chain) -> int:
+    """More than half of the endpoints: needed for what cannot be taken back."""
+    return (len(chain.turns.all) if chain.turns else 1) // 2 + 1
+
+
+def half(chain: Chain) -> int:
+    """Half of the endpoints that answer: enough at the last moment, at which it costs more to wait."""
+    return max(((chain.turns.answering if chain.turns else 1) + 1) // 2, 1)
+
+
+def one(_: Chain) -> int:
+    """A stake names the root that it disputes, so a false reply costs gas, but no bond."""
+    return 1
+
+
 class Lasting:
     """Conditions that every look has shown, for how long by the own clock: an endpoint may call any block final, and
-    give it any time. On a development chain one look is enough."""
+    give it any time. Each endpoint's looks count by themselves. On a development chain one look is enough."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self.since: dict[Hashable, float] = {}  # by condition: the monotonic clock at the first look that showed it
-        self.times: dict[Hashable, int] = {}  # least time of a newest block since then
+        #: By condition and endpoint: the monotonic clock at the first look that showed it, and at the last one.
+        self.spans: dict[Hashable, dict[int, tuple[float, float]]] = {}
+        self.times: dict[Hashable, int] = {}  # by both: least time of a newest block since then
 
-    def held(self, what: Hashable, so: bool = True) -> float:
-        """Seconds for which each look has shown a condition. `so`: does this look show it? If not, the time begins
-        again."""
+    def held(self, what: Hashable, so: bool = True, of: Callable[[Chain], int] = most) -> float:
+        """Seconds for which each look at enough endpoints (`of`) has shown a condition. `so`: does this look show it?
+        If not, this endpoint's time begins again."""
+        at, now, spans = self.chain.endpoint, time.monotonic(), self.spans.setdefault(what, {})
         if not so:
-            self.since.pop(what, None)
-            self.times.pop(what, None)
+            spans.pop(at, None)
+            self.times.pop((what, at), None)
             return 0.0
-        since = self.since.setdefault(what, time.monotonic())
-        return inf if self.chain.is_development else time.monotonic() - since
+        spans[at] = spans.get(at, (now, now))[0], now
+        if self.chain.is_development:
+            return inf
+        seconds = sorted((last - first for first, last in spans.values()), reverse=True)
+        needed = of(self.chain)
+        return seconds[needed - 1] if needed <= len(seconds) else 0.0
 
     def shown(self, what: Hashable, so: bool = True) -> bool:
         """Has each look shown a condition for FINALITY seconds, and since a block that is final now? A block with a
         false time, however late, does not count beside the next one: the least time does."""
-        held = self.held(what, so)
+        held, key = self.held(what, so), (what, self.chain.endpoint)
         if not so:
             return False
         newest = self.chain.block().time
-        self.times[what] = min(newest, self.times.get(what, newest))
-        return held >= FINALITY and self.times[what] <= self.chain.final_time()
+        self.times[key] = min(newest, self.times.get(key, newest))
+        return held >= FINALITY and self.times[key] <= self.chain.final_time()

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from web3 import Web3
 from web3.exceptions import ContractCustomError, ContractLogicError, Web3Exception
 
-from vgame.chain.abi import abi_type, errors, full_abi, known_revert
-from vgame.chain.connection import Chain, RefusedError, artifact, checksum_address, quantity
+from vgame.chain.abi import abi_type, artifact, errors, full_abi, known_revert, refuse_overlap
+from vgame.chain.connection import Chain, RefusedError, checksum_address, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.events import Events
 from vgame.chain.listener import Listener
@@ -366,13 +366,9 @@ class Game:
         return self.contents.find((topics, time, key), topics, time, check)
 
     def events(
-        self,
-        name: str | None = None,
-        job: bytes | None = None,
-        node: bytes | None = None,
-        auditor: str | None = None,
-        **place: Any,
-    ) -> list[Event]:
+        self, name: str | None = None, job: bytes | None = None, node: bytes | None = None,
+        auditor: str | None = None, **place: Any,
+    ) -> list[Event]:  # fmt: skip
         """Events in order, of one name and one job, or of one auditor (Challenged). For one node (Revealed,
         LeafOpened): the newest event with such arguments."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
@@ -396,5 +392,7 @@ class Game:
     def _decode_log(self, log: Any) -> Event | None:
         if (event := self._topics.get(bytes(log["topics"][0]))) is None:
             return None
+        if event.event_name == "PartialsPosted":
+            refuse_overlap(bytes(log["data"]))
         args = dict(event.process_log(log)["args"])
         return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())

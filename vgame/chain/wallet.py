@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -13,16 +14,13 @@ from web3.exceptions import (
     ContractLogicError,
 )
 
+from vgame.chain.abi import artifact
 from vgame.chain.connection import (
-    FEE_VARIABLE,
     GWEI,
     RECEIPT_TIMEOUT,
     USUAL_TIP,
     Chain,
     RefusedError,
-    artifact,
-    calldata_floor,
-    fee_ceiling,
     quantity,
 )
 from vgame.chain.pauses import Pauses
@@ -36,6 +34,9 @@ CALLDATA_CAP = 126_000  # bytes; a public mempool accepts transactions up to 128
 
 
 RAISES = 20
+
+
+FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # upper bound in gwei per gas, for any reply of an endpoint
 
 
 WAITS = 5  # how often the account's transaction count is read while RECEIPT_TIMEOUT passes
@@ -52,8 +53,26 @@ TOO_CHEAP = re.compile(
 )
 
 
+#: Characters of a refusal that are searched for these texts: the search takes longer than the text.
+MOST_TEXT = 2_000
+
+
 #: Text of nodes for a transaction whose maximum cost is above the node's limit.
 CAPPED = "exceeds the configured cap"
+
+
+def calldata_floor(data: bytes) -> int:
+    """Minimum gas of a transaction with this calldata (EIP-7623)."""
+    zeros = data.count(0)
+    return 21_000 + 10 * (zeros + 4 * (len(data) - zeros))
+
+
+def fee_ceiling() -> int:
+    """The user's upper bound for the price of gas, in wei."""
+    text = os.environ.get(FEE_VARIABLE) or str(FEE_CEILING)
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ChainError(f"{FEE_VARIABLE} is {text!r}; a whole number of gwei per gas is expected, as {FEE_CEILING}")
+    return int(text) * GWEI
 
 
 def keystore_key(text: str, password: str) -> bytes:
@@ -109,7 +128,7 @@ class Wallet:
             for digest in sent:
                 if (receipt := self.chain.receipt(digest, 0)) is not None:
                     return receipt
-            reply = str(refusal and refusal.answer).lower()
+            reply = str(refusal and refusal.answer)[:MOST_TEXT].lower()
             if refusal is not None and CAPPED not in reply and not TOO_CHEAP.search(reply):
                 raise refusal
             if sent and (receipt := self._receipt(sent, tx["nonce"])) is not None:
@@ -151,6 +170,7 @@ class Wallet:
                     f"{self.chain.url} has another transaction {number} of {self.address}, of another process with "
                     "this key or of an earlier command: this one cannot be included"
                 )
+            self.chain.turn()
         if count < number:
             raise NotYet(
                 f"transaction {number} of {self.address} cannot be included before transaction {count}, which "
@@ -159,9 +179,9 @@ class Wallet:
         return None
 
     def _count(self) -> int:
-        """Transaction count of the account in the newest state."""
-        count = self.chain.web3.eth.get_transaction_count
-        return self.chain.ask(lambda: quantity(count(self.address, "latest")))
+        """Transaction count of the account in the newest state; of several endpoints, the middle one of their
+        replies."""
+        return self.chain.middle(lambda eth: quantity(eth.get_transaction_count(self.address, "latest")))
 
     def _check_owned(self, needed: int) -> None:
         if (owned := self.chain.balance(self.address)) < needed:
@@ -174,7 +194,7 @@ class Wallet:
         signed = self.account.sign_transaction(tx)
         self.announce(tx["nonce"], bytes(signed.hash))
         try:
-            self.chain.ask(lambda: self.chain.web3.eth.send_raw_transaction(signed.raw_transaction))
+            self.chain.publish(signed.raw_transaction)
         except RefusedError as refusal:
             return refusal
         sent.append(signed.hash)  # the own hash: the endpoint's reply is not used

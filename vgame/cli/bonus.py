@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +33,7 @@ JobFile = Annotated[Path, typer.Option("--task", help="job file (TOML) whose tas
 RunFolder = Annotated[Path, typer.Option("--run", help="the trained run, or a role's store of it")]
 
 
-def _look_at(rpc: str, game: str, escrow: str, chain_id: int | None) -> Escrow:
+def _look_at(rpc: Sequence[str], game: str, escrow: str, chain_id: int | None) -> Escrow:
     """Open the escrow for reading, without a key."""
     seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
     from vgame.api_bonus import Escrow
@@ -43,7 +44,7 @@ def _look_at(rpc: str, game: str, escrow: str, chain_id: int | None) -> Escrow:
     return Escrow(found, escrow)
 
 
-def _open(rpc: str, game: str, escrow: str, chain_id: int | None) -> Escrow:
+def _open(rpc: Sequence[str], game: str, escrow: str, chain_id: int | None) -> Escrow:
     seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
     from vgame.agents.config import open_game
     from vgame.api_bonus import Escrow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -68,7 +69,7 @@ def deploy(
 ) -> None:
     """Deploy the game and its referee with the key in VGAME_KEY, and check that the chain has this version's code."""
     from vgame.agents.config import wallet_from_environment
-    from vgame.chain.connection import connect
+    from vgame.chain.connect import connect
     from vgame.chain.deployment import read, record
     from vgame.chain.game import Game
     from vgame.chain.wallet import deploy_game
@@ -316,7 +317,7 @@ def why(
     explain(open_reading(rpc, game), job_id(job), roles, who, Reporter(json))
 
 
-def _explain_order(rpc: str, game: str, job: str, bundle: Path, role: str, json: bool) -> None:
+def _explain_order(rpc: Sequence[str], game: str, job: str, bundle: Path, role: str, json: bool) -> None:
     """`--dry-run`: check that the bundle matches the order, and print the role's next transaction."""
     from vgame.agents.due import explain
     from vgame.agents.order import find_order

@@ -32,7 +32,7 @@ bonus_app = typer.Typer(
 
 
 WORKERS = "processes that execute parts of the run at the same time"
-Rpc = Annotated[str, typer.Option(help="JSON-RPC endpoint")]
+Rpc = Annotated[list[str], typer.Option("--rpc", help="JSON-RPC endpoint; give several, and looks use them in turn")]
 
 
 GameAddress = Annotated[
@@ -87,8 +87,8 @@ Validate = Annotated[
 
 
 def seat_of(
-    rpc: str, game: str, bundle: Path, store: Path, device: str, chain_id: int | None, log: Path | None = None,
-    published: Sequence[str] = (), workers: int = 1,
+    rpc: Sequence[str], game: str, bundle: Path, store: Path, device: str, chain_id: int | None,
+    log: Path | None = None, published: Sequence[str] = (), workers: int = 1,
 ):  # fmt: skip
     from vgame.execute.devices import prepare_environment
 
@@ -97,7 +97,7 @@ def seat_of(
     from vgame.chain.deployment import find
 
     game, chain_id = find(game, chain_id)
-    return AgentConfig(rpc, game, bundle, store, device, 1, 0.2, log, tuple(published), workers, chain_id)
+    return AgentConfig(tuple(rpc), game, bundle, store, device, 1, 0.2, log, tuple(published), workers, chain_id)
 
 
 def heard(role: str, metrics: str | None, log: Path | None, json: bool, notify: str | None = None) -> Reporter:

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from vgame.chain.connection import Chain
-from vgame.chain.final import Lasting, final_jobs
+from vgame.chain.final import Lasting, final_jobs, half
 from vgame.chain.game import Game
 from vgame.chain.http import REPLY_TIMEOUT, replies_until
 from vgame.chain.records import Event, JobSpec, Phase, Request
@@ -100,6 +100,7 @@ class Buyer(Calls):
         """The next move; True when the key is out and everything is here. DeliveryError where something is missing,
         Undelivered where the job has ended without its state."""
         self._fresh = False
+        self.game.chain.turn()
         s = self._read()
         job = s.job
         self._lasting.shown("ended", job.phase in {Phase.FINAL, *FAILED})
@@ -133,7 +134,7 @@ class Buyer(Calls):
                 f"{self.game.chain.url} shows other terms for job {self.job.hex()[:16]} than the bundle that hashes to "
                 "it: the reply is ignored; use another endpoint"
             )
-        return replace(s, held=self._lasting.held("late", self._is_late(s)))
+        return replace(s, held=self._lasting.held("late", self._is_late(s), half))
 
     def _is_late(self, s: Snapshot) -> bool:
         """Is the last tenth of the confirm window shown? A lower block than one that has shown it, from a node that

@@ -51,6 +51,7 @@ HARMLESS = frozenset(
         "WrongPhase",
     }
 )
+INCLUSION = 15  # seconds until a transaction is in a block
 CALL_GAS = 200_000  # more than the limit of a `request` or a `decline` (docs/gas.json)
 
 
@@ -66,7 +67,7 @@ class Calls:
 
     def __init__(self, game: Game, job: bytes, shape: Shape, record: Callable[[int], Any]) -> None:
         self.game, self.job, self.shape, self.record = game, job, shape, record
-        self.looks = Looks(game.chain)
+        self.looks = Looks()
         self._since: dict[str, float] = {}  # by reason to decline: the monotonic clock at the first look that showed it
         self._failed: Mapping[int, VgameError] = {}  # requests that the last look did not raise
         self._lacking: dict[Place, float] = {}  # by chunk: the monotonic clock at the first look without it
@@ -125,8 +126,10 @@ class Calls:
         """The chunks that lack for a moment only: a server that fails for so long is no reason to pay. None, if later
         is too late."""
         now = time.monotonic()
-        self._lacking = {place: self._lacking.get(place, now) for place in missing.chunks}
-        if self.game.chain.is_development or not requesting(s, int(s.now + 2 * patience(s))):
+        lacking = {place: self._lacking.get(place, now) for place in missing.chunks}
+        self._lacking = lacking if missing.all_known else self._lacking | lacking  # a look that fails shows no others
+        needed = 2 * patience(s) + len(wanted) * min(INCLUSION, s.margin // 16)
+        if self.game.chain.is_development or not requesting(s, int(s.now + needed)):
             return set()
         return {place for place in wanted if now - self._lacking[place] < patience(s)}
 

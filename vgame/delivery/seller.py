@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from vgame.chain.final import Lasting
+from vgame.chain.final import Lasting, half, most
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase, Request
 from vgame.delivery.cipher import KEY_BYTES, key_hash
@@ -49,7 +49,7 @@ class Seller:
     def __init__(self, folder: Path, job: bytes, elements: Sequence[int], words: Callable[[], Iterable[Any]]) -> None:
         self.folder, self.job, self.shape, self.words = folder, job, Shape(elements), words
         self.lasting: Lasting | None = None  # the client's word, as each look has shown it
-        self.looks: Looks | None = None
+        self.looks = Looks()
         self._sealed: Offer | None = None  # what sealing again has given, for the key of then
         self._again = 0.0  # when it may be sealed again, on the monotonic clock
 
@@ -168,11 +168,12 @@ class Seller:
 
     def duties(self, game: Game, job: Job, attempt: Attempt) -> list[Callable[[], bool]]:
         """The moves that are due, decided on one block and on what was ordered. One that fails stops no other."""
-        self.looks = self.looks or Looks(game.chain)
         s = self.looks.read(game, self.job)
         decided = s.job.phase is Phase.DELIVERING and s.decided(s.now)
         self.lasting = self.lasting or Lasting(game.chain)
-        s = replace(s, job=replace(s.job, spec=job.spec), held=self.lasting.held("decided", decided))
+        s = replace(
+            s, job=replace(s.job, spec=job.spec), held=self.lasting.held("decided", decided, half if s.late else most)
+        )
         offer = self.committed(game, s) if s.job.phase is Phase.DELIVERING else None
         duties: list[Callable[[], bool]] = [partial(self._do, duty, offer, attempt) for duty in selling(s) if duty.due]
         return [*duties, partial(self._mend, offer)] if offer else duties

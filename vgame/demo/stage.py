@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
-from vgame.chain.connection import connect
+from vgame.chain.connect import connect
 from vgame.chain.game import Game
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.demo.nursery import Nursery, is_possible

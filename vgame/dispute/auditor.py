@@ -52,6 +52,7 @@ class Auditor(Viewer):
 
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
+        self.game.chain.turn()
         with self.game.chain.pinned():
             view = self.view()
             return one_of(

@@ -21,6 +21,7 @@ class Delegate(Trainer):
 
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
+        self.game.chain.turn()
         job = self.look()
         self.check(job)
         if job.phase in IN_DELIVERY and self.seller:

@@ -160,6 +160,7 @@ class Trainer(Player):
 
     def step(self) -> bool:
         """One round of duties; True if anything was done."""
+        self.game.chain.turn()
         job = self.look()
         self.check(job)
         if job.phase is Phase.NONE:  # a reorganisation undid the order too

@@ -164,7 +164,9 @@ def refuse_other_digest(paths: Sequence[Path], digest: str) -> None:
 
 #: Lists and objects inside each other in a text of JSON; ours have six at most.
 MOST_DEPTH = 200
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+#: The strings of a text of JSON, the last one perhaps without an end. Possessive, so the search never goes back: its
+#: time is proportional to the text.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -184,10 +186,11 @@ def parse_json(data: bytes) -> Any:
     refuse_deep(data)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        fields = dict(pairs)
-        if len(fields) < len(pairs):
-            key = next(key for i, (key, _) in enumerate(pairs) if any(key == k for k, _ in pairs[:i]))
-            raise ValueError(f"the key {key[:200]!r} stands in it twice")
+        fields: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in fields:
+                raise ValueError(f"the key {key[:200]!r} stands in it twice")
+            fields[key] = value
         return fields
 
     return json.loads(data, object_pairs_hook=unique)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ from vgame.watch.server import Hub, PageServer
 class Watched:
     """The subjects of the page: a game; bundles, for the names in orders; own runs, accounts and roles."""
 
-    rpc: str
+    rpc: Sequence[str]
     game: str
     bundles: tuple[Path, ...] = ()
     runs: tuple[Path, ...] = ()

@@ -1,0 +1,168 @@
+"""A few false looks among many honest ones, each with another block number or time, or from a node that stands still.
+
+In each play a rule that believes the highest block would ignore all honest looks between two false ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from exchange import KEY_WINDOW
+from scene import Scene
+from test_delivery_agents import MARGIN, Partial
+
+from vgame.chain import final, pauses
+from vgame.chain.connection import Block
+from vgame.chain.records import Phase
+from vgame.delivery import buyer, calls, looks, rules
+from vgame.errors import VgameError
+
+HIGH = 10**9
+
+
+class Table:
+    """A claimed sale. The own clocks are right, and the endpoint's newest block is what `lie` makes of it."""
+
+    def __init__(self, scene: Scene, folder: Path, monkeypatch: pytest.MonkeyPatch, change: object = None) -> None:
+        self.sides, self.chain = Partial(scene, folder), scene.chain
+        self.sides.claim(change) if change else self.sides.claim()
+        self.game, self.job = self.sides.game, self.sides.play.id
+        self.lie: Callable[[Block], Block] = lambda block: block
+        self.last = float("-inf")
+        monkeypatch.setattr(scene.chain, "is_development", False)
+        for module in (buyer, calls, final, looks, pauses):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        usual = scene.chain.block
+
+        def block(which: int | str | None = None) -> Block:
+            found = usual(which)
+            return found if scene.chain.pin or which == "finalized" else self.lie(found)
+
+        monkeypatch.setattr(scene.chain, "block", block)
+
+    @property
+    def now(self) -> int:
+        """The true time."""
+        return int(self.chain.node.blocks[-1]["timestamp"], 16)
+
+    @property
+    def phase(self) -> Phase:
+        return self.sides.play.phase
+
+    def every(self, gap: int) -> bool:
+        """True in one second of so many, the first of them later."""
+        self.last = self.now if self.last < 0 else self.last
+        if self.now - self.last >= gap:
+            self.last = self.now
+        return self.now == self.last and self.now > self.begun
+
+    def play(self, seconds: int, look: Callable[[], object], beside: Callable[[], object] = lambda: None) -> None:
+        """A look each 3 seconds for so long, or until the phase changes."""
+        self.begun, phase = self.now, self.phase
+        while self.now < self.begun + seconds and self.phase is phase:
+            with suppress(VgameError):
+                look()
+            beside()
+            self.sides.play.advance(3)
+
+
+@pytest.fixture
+def table(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    return Table(scene, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("time", [0, -1_000])
+@pytest.mark.parametrize("number", [45, HIGH])
+def test_the_key_goes_out(table: Table, number: int, time: int) -> None:
+    """Its number is ahead, its time is the right one or one before the confirmation."""
+    table.sides.buyer.ready()
+    assert table.game.exchange(table.job).confirmed_at
+    table.lie = lambda b: replace(b, number=b.number + number, time=b.time + time) if table.every(100) else b
+    table.play(KEY_WINDOW, table.sides.trainer.step)
+    assert table.phase is Phase.REVEALED
+
+
+@pytest.mark.parametrize("ahead", [45, HIGH])
+def test_the_key_goes_out_beside_a_node_that_stands_still(
+    table: Table, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    usual, old = rules.read, rules.read(table.game, table.job)
+    table.sides.buyer.ready()
+
+    def read(*args: object) -> rules.Snapshot:
+        return replace(old, number=old.number + ahead + table.now) if table.every(110) else usual(*args)
+
+    monkeypatch.setattr(looks, "read", read)
+    table.play(KEY_WINDOW, table.sides.trainer.step)
+    assert table.phase is Phase.REVEALED
+
+
+@pytest.mark.parametrize("number", [0, HIGH])
+def test_no_key_before_the_client_decides(table: Table, number: int) -> None:
+    """Two looks, 35 seconds apart, show the last moment of the key window."""
+    late, sent = table.game.exchange(table.job).until + KEY_WINDOW - 20, []
+    usual = table.game.send
+    table.game.send = lambda name, *args, **options: (sent.append(name), usual(name, *args, **options))[1]
+    table.lie = lambda b: replace(b, number=b.number + number, time=late) if table.every(35) else b
+    table.play(120, table.sides.trainer.step)
+    assert "revealKey" not in sent
+
+
+@pytest.mark.parametrize("number", [0, HIGH])
+def test_it_is_not_declined_early(table: Table, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The server is away; each 36 seconds a look shows the last tenth of the confirm window."""
+    monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 0)
+    until = table.game.exchange(table.job).until
+    table.sides.refuse = lambda *_: True
+    table.lie = lambda b: replace(b, number=b.number + number, time=until - 60) if table.every(36) else b
+    table.play(until - table.now - 2 * MARGIN, table.sides.buyer.ready)
+    assert table.phase is Phase.DELIVERING
+
+
+def test_a_wrong_leaf_is_complained_of(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look in 110 seconds is of before the key, with a high number."""
+
+    def garble(piece: object, true: object, cipher: object) -> None:
+        if piece.tensor == 2:  # type: ignore[attr-defined]
+            cipher[3, 5] ^= 1  # type: ignore[index]
+
+    table = Table(scene, tmp_path, monkeypatch, garble)
+    seller, window = table.sides.trainer.seller, 800
+    assert not table.sides.buyer.ready() and table.game.exchange(table.job).confirmed_at
+    usual, old = rules.read, rules.read(table.sides.play.client, table.job)
+    table.game.send("revealKey", table.job, astuple(seller.offer()), seller.key())
+
+    def read(*args: object) -> rules.Snapshot:
+        return replace(old, number=HIGH + table.now) if table.every(110) else usual(*args)
+
+    monkeypatch.setattr(looks, "read", read)
+    table.play(window, table.sides.receive)
+    assert table.phase is Phase.UNDELIVERED
+
+
+def test_failing_looks_leave_time_for_all_requests(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer serves nothing, in each third look a request to the endpoint fails, and a transaction takes 12 s."""
+    usual, send, tries = table.sides.play.client.offer_hash, table.sides.play.client.send, [0]
+
+    def slow(*args: object, **options: object) -> object:
+        table.sides.play.advance(12)
+        return send(*args, **options)
+
+    def offer() -> object:
+        tries[0] += 1
+        if tries[0] % 3 == 0:
+            raise VgameError("no answer")
+        return offered()
+
+    offered = table.sides.buyer.offer
+    monkeypatch.setattr(table.sides.buyer, "offer", offer)
+    monkeypatch.setattr(table.sides.play.client, "send", slow)
+    assert usual
+    table.sides.refuse = lambda *_: True
+    table.play(10_000, table.sides.buyer.ready)
+    assert len(table.sides.requested_chunks()) == sum(table.sides.buyer.shape.chunks)

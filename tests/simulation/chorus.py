@@ -1,0 +1,54 @@
+"""A story in which each role asks three nodes in turn, of which one may turn hostile for ever.
+
+In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
+"""
+
+from __future__ import annotations
+
+from endpoint import Function, SimChain, SimGame
+from hostile import Hostile, HostileFunction
+from scene import ETHER
+from seats import Mortal, Player, SimWallet
+from story import Story
+from world import Seat, World
+
+from vgame.chain.turns import Endpoint, Turns
+
+NODES = 3
+GAS_MONEY = 100 * ETHER  # for what a hostile node wastes
+
+
+class ChorusGame(SimGame):
+    def _function(self, name: str, args: object) -> Function:
+        eth = self.chain.web3.eth
+        return (HostileFunction if isinstance(eth, Hostile) else Function)(eth, name, args)
+
+
+class Singer(Player):
+    """A process at three nodes."""
+
+    def __init__(self, world: World, name: str, number: int) -> None:
+        super().__init__(world, name, number)
+        self.false = world.tape.below(NODES)
+
+    def sit(self) -> None:
+        self.eths = [Hostile(self.world, lambda: True) if n == self.false else Mortal(self.world) for n in range(NODES)]
+        self.world.eths += self.eths
+        self.world.seats.append(Seat(self.world, self.name, self._body))
+
+    def game(self) -> SimGame:
+        chain = SimChain(self.world, self.eths[0])
+        chain.turns = Turns(chain, [Endpoint(f"node {n}", f"node {n}", eth, False) for n, eth in enumerate(self.eths)])
+        return ChorusGame(chain, SimWallet(chain, self.account))
+
+
+class Chorus(Story):
+    """`players`: those at three nodes."""
+
+    player, looks = Singer, 2
+
+    def _wealth(self, role: str) -> int:
+        return super()._wealth(role) + GAS_MONEY
+
+
+__all__ = ["Chorus"]

@@ -1,0 +1,104 @@
+"""Several endpoints of one chain: each look uses one of them, in turn.
+
+In: URLs. Out: the endpoint of the present look. So no endpoint can hide a duty for longer than its own looks, and what
+cannot be taken back waits for more than half of them (vgame.chain.final).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vgame.chain.http import replies_until
+
+SHORTEST, LONGEST = 15.0, 300.0  # seconds for which an endpoint that failed is left out: the first time, at most
+OTHERS = 10.0  # seconds for each other endpoint to take a transaction
+
+
+class Connection(Protocol):
+    """A connection, whose endpoint can be another one: see `Endpoint`."""
+
+    url: str
+    secret: str
+    lost: bool
+    form: str
+
+    def use(self, node: Any) -> None:
+        """Let this node answer from now on."""
+
+
+@dataclass(eq=False, slots=True)
+class Endpoint:
+    """What is known of an endpoint while another one is used."""
+
+    url: str
+    secret: str  # the whole URL
+    node: Any  # what answers: web3's provider
+    lost: bool = True  # its chain and contracts have to be checked
+    form: str = ""
+    until: float = 0.0  # left out until then, on the monotonic clock
+    pause: float = SHORTEST
+
+
+class Turns:
+    """The endpoints of a chain; `at`: the one in use."""
+
+    def __init__(self, chain: Connection, endpoints: Sequence[Endpoint]) -> None:
+        self.chain, self.all, self.at = chain, list(endpoints), 0
+        self._take(0)
+
+    @property
+    def answering(self) -> int:
+        """How many answered their last request, or had none yet."""
+        others = (e for n, e in enumerate(self.all) if n != self.at)
+        return (not self.chain.lost) + sum(not (e.lost and e.until) for e in others)
+
+    def next(self) -> None:
+        """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time."""
+        self._leave()
+        now, count = time.monotonic(), len(self.all)
+        order = [(self.at + n) % count for n in range(1, count + 1)]
+        ready = [n for n in order if self.all[n].until <= now]
+        self._take(ready[0] if ready else min(order, key=lambda n: self.all[n].until))
+
+    def each(self) -> Iterator[None]:
+        """The endpoint in use, then each other one that is not left out, for a short time."""
+        with self.back():
+            yield
+            first, now = self.at, time.monotonic()
+            for n, endpoint in enumerate(self.all):
+                if n != first and endpoint.until <= now:
+                    self._leave()
+                    self._take(n)
+                    with replies_until(time.monotonic() + OTHERS):
+                        yield
+
+    @contextmanager
+    def back(self) -> Iterator[None]:
+        """At the end of this context the endpoint of its beginning is in use again: looks alone decide their order."""
+        first = self.at
+        try:
+            yield
+        finally:
+            self._leave()
+            self._take(first)
+
+    def _leave(self) -> None:
+        """Note how the endpoint in use has done."""
+        used, chain = self.all[self.at], self.chain
+        if chain.lost and not (used.lost and used.until > time.monotonic()):
+            used.until = time.monotonic() + used.pause
+            used.pause = min(2 * used.pause, LONGEST)
+        elif not chain.lost:
+            used.until, used.pause = 0.0, SHORTEST
+        used.lost, used.form = chain.lost, chain.form
+
+    def _take(self, n: int) -> None:
+        self.at, endpoint = n, self.all[n]
+        self.chain.url, self.chain.secret, self.chain.lost, self.chain.form = (
+            endpoint.url, endpoint.secret, endpoint.lost, endpoint.form,
+        )  # fmt: skip
+        self.chain.use(endpoint.node)
