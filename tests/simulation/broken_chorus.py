@@ -1,0 +1,32 @@
+"""Players at three nodes with one rule broken: (place, name, instead)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vgame.chain.connection import Chain
+from vgame.chain.final import Lasting, one
+from vgame.chain.turns import Turns
+
+_held = Lasting.held
+
+
+def _by_one(self: Lasting, what: Any, so: bool = True, of: Callable[[Chain], int] = one) -> float:
+    return _held(self, what, so, one)
+
+
+def _by_all(self: Lasting, what: Any, so: bool = True, of: Callable[[Chain], int] = one) -> float:
+    return _held(self, what, so, lambda chain: len(chain.turns.all) if chain.turns else 1)
+
+
+def _least(self: Chain, question: Callable[[Any], int]) -> int:
+    return min(self._from_all(question))
+
+
+BROKEN: dict[str, tuple[Any, str, Any]] = {
+    "one endpoint ends a role": (Lasting, "held", _by_one),
+    "each endpoint keeps a role from its end": (Lasting, "held", _by_all),
+    "uses the first endpoint alone": (Turns, "next", lambda self: None),
+    "takes the least count": (Chain, "middle", _least),
+}
