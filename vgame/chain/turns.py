@@ -7,7 +7,7 @@ cannot be taken back waits for more than half of them (vgame.chain.final).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ class Connection(Protocol):
     secret: str
     lost: bool
     form: str
+    checks: list[Callable[[], object]]  # made at the first request after a failure
 
     def use(self, node: Any) -> None:
         """Let this node answer from now on."""
@@ -48,6 +49,8 @@ class Turns:
 
     def __init__(self, chain: Connection, endpoints: Sequence[Endpoint]) -> None:
         self.chain, self.all, self.at = chain, list(endpoints), 0
+        self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
+        chain.checks.insert(0, self._try)
         self._take(0)
 
     @property
@@ -86,15 +89,18 @@ class Turns:
             self._leave()
             self._take(first)
 
+    def _try(self) -> None:
+        self.tried = True
+
     def _leave(self) -> None:
         """Note how the endpoint in use has done."""
         used, chain = self.all[self.at], self.chain
-        if chain.lost and not (used.lost and used.until > time.monotonic()):
+        if chain.lost and (self.tried or not used.lost):
             used.until = time.monotonic() + used.pause
             used.pause = min(2 * used.pause, LONGEST)
         elif not chain.lost:
             used.until, used.pause = 0.0, SHORTEST
-        used.lost, used.form = chain.lost, chain.form
+        used.lost, used.form, self.tried = chain.lost, chain.form, False
 
     def _take(self, n: int) -> None:
         self.at, endpoint = n, self.all[n]
