@@ -32,7 +32,7 @@ bonus_app = typer.Typer(
 
 
 WORKERS = "processes that execute parts of the run at the same time"
-Rpc = Annotated[list[str], typer.Option("--rpc", help="JSON-RPC endpoint; give several, and looks use them in turn")]
+Rpc = Annotated[list[str], typer.Option("--rpc", help="JSON-RPC endpoint; may be repeated: looks use them in turn")]
 
 
 GameAddress = Annotated[
