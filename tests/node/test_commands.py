@@ -37,6 +37,8 @@ trainer_bond = "2 ether"
 auditor_bond = "0.2 ether"
 """
 
+DEAD = "http://127.0.0.1:9"
+
 
 class Hand:
     """A user with a key."""
@@ -61,9 +63,10 @@ class Hand:
 
 
 def test_an_order_from_the_command_line_to_the_reward(some_scene: Scene, tmp_path: Path) -> None:
+    """The first of two endpoints is dead all the time."""
     (tmp_path / "job.toml").write_text(JOB)
     client, trainer, auditor = (Hand(some_scene, tmp_path) for _ in range(3))
-    rpc = ("--rpc", some_scene.chain.url, "--json")
+    rpc = ("--rpc", DEAD, "--rpc", some_scene.chain.url, "--json")
     client.run("prepare", "job.toml", "--out", "bundle", "--json")
     deployed, _ = client.run("deploy", *rpc, "--registry", "games.json")
     at = (*rpc, "--game", "games.json")
