@@ -21,7 +21,6 @@ import vgame.agents.staking as staking
 from vgame.agents import retry
 from vgame.chain.connection import Chain
 from vgame.chain.wallet import deploy_game
-from vgame.delivery import looks
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +74,7 @@ def _far(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(staking, "auditor_shortcomings", lambda *_: [])
     found = deployed(chain)
     monkeypatch.setattr(chain, "is_development", False)
-    own_clock(monkeypatch, chain, retry, looks)
+    own_clock(monkeypatch, chain, retry)
     return found
 
 

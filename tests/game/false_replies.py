@@ -15,7 +15,7 @@ from vgame.chain import final, pauses
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
 from vgame.chain.records import Standing
-from vgame.delivery import calls
+from vgame.delivery import calls, looks
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def invented_results(chain: Chain) -> Iterator[None]:
 def own_clock(monkeypatch: pytest.MonkeyPatch, chain: Chain, *more: ModuleType) -> None:
     """The process has the clock of the chain, in pauses, times of replies, and more modules."""
     clock = SimpleNamespace(monotonic=chain.now, sleep=lambda seconds: chain.advance(max(1, int(seconds))))
-    for module in (calls, final, pauses, *more):
+    for module in (calls, final, looks, pauses, *more):
         monkeypatch.setattr(module, "time", clock)
 
 

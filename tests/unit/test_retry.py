@@ -21,7 +21,7 @@ def test_an_unexpected_error_is_reported_with_its_place_and_survived(capsys: pyt
             calldata_floor(None)  # type: ignore[arg-type]
     out = capsys.readouterr().out
     assert out.count("unforeseen") == 1
-    assert re.search(r"unforeseen AttributeError at vgame/chain/connection\.py:\d+: .* \(trying again\)", out)
+    assert re.search(r"unforeseen AttributeError at vgame/chain/wallet\.py:\d+: .* \(trying again\)", out)
 
 
 def test_computation_is_not_retried_for_ever() -> None:
