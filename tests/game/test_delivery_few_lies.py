@@ -5,8 +5,8 @@ In each play a rule that believes the highest block would ignore all honest look
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,6 +144,73 @@ def test_a_wrong_leaf_is_complained_of(scene: Scene, tmp_path: Path, monkeypatch
     monkeypatch.setattr(looks, "read", read)
     table.play(window, table.sides.receive)
     assert table.phase is Phase.UNDELIVERED
+
+
+# ---- one of several endpoints lies in each look ----
+
+
+class Turns:
+    """The endpoints of a chain object, which all ask the same node."""
+
+    def __init__(self, count: int, answering: int) -> None:
+        self.all, self.answering, self.at = list(range(count)), answering, 0
+
+    def next(self) -> None:
+        self.at = (self.at + 1) % self.answering
+
+    def back(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def each(self) -> Iterator[None]:
+        yield
+
+
+@pytest.fixture(params=[(3, 3), (3, 2), (2, 2)], ids=["of three", "of three, one is down", "of two"])
+def turns(table: Table, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Turns:
+    """Endpoint 1 is the false one."""
+    turns = Turns(*request.param)
+    monkeypatch.setattr(table.chain, "turns", turns)
+    return turns
+
+
+@pytest.mark.parametrize("number", [0, HIGH])
+def test_one_false_endpoint_gets_no_key(table: Table, turns: Turns, number: int) -> None:
+    """It shows the last moment of the key window."""
+    late, sent = table.game.exchange(table.job).until + KEY_WINDOW - 20, []
+    usual = table.game.send
+    table.game.send = lambda name, *args, **options: (sent.append(name), usual(name, *args, **options))[1]
+    table.lie = lambda b: replace(b, number=b.number + number, time=late) if turns.at == 1 else b
+    table.play(300, table.sides.trainer.step)
+    assert "revealKey" not in sent
+
+
+@pytest.mark.parametrize("number", [0, HIGH])
+def test_one_false_endpoint_makes_no_client_decline(
+    table: Table, turns: Turns, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """It shows the last tenth of the confirm window; the server is away."""
+    monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 0)
+    until = table.game.exchange(table.job).until
+    table.sides.refuse = lambda *_: True
+    table.lie = lambda b: replace(b, number=b.number + number, time=until - 60) if turns.at == 1 else b
+    table.play(until - table.now - 2 * MARGIN, table.sides.buyer.ready)
+    assert table.phase is Phase.DELIVERING
+
+
+def test_the_key_goes_out_beside_a_false_endpoint(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three shows the state before the confirmation."""
+    turns = Turns(3, 3)
+    usual, old = rules.read, rules.read(table.game, table.job)
+    table.sides.buyer.ready()
+    monkeypatch.setattr(table.chain, "turns", turns)
+    monkeypatch.setattr(
+        looks, "read", lambda *args: replace(usual(*args), exchange=old.exchange) if turns.at == 1 else usual(*args)
+    )
+    table.play(KEY_WINDOW, table.sides.trainer.step)
+    assert table.phase is Phase.REVEALED
+
+
+# ---- failing looks ----
 
 
 def test_failing_looks_leave_time_for_all_requests(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,3 +107,14 @@ def test_each_endpoint_is_compared_with_itself(role: Role) -> None:
         return [role.look(shift) for _ in range(5)]
 
     assert all(looks(0, 10**6)) and all(looks(1, 0)) and all(looks(0, 10**6))
+
+
+def test_of_three_endpoints_the_middle_time_is_right(role: Role) -> None:
+    """One that lies from its first look on counts until the others have shown theirs."""
+
+    def counts(endpoint: int, shift: int) -> bool:
+        role.game.chain.endpoint = endpoint
+        return role.look(shift)
+
+    looks = [[counts(n, 10**6 if n == 1 else 0) for n in range(3)] for _ in range(10)]
+    assert looks == [[True, True, True], *[[True, False, True]] * 9]

@@ -12,7 +12,7 @@ from vgame.chain import final, turns
 from vgame.chain.connect import connect
 from vgame.chain.connection import FINALITY, Chain
 from vgame.chain.embedded import serve
-from vgame.chain.final import MOMENT, Lasting, half, one
+from vgame.chain.final import MOMENT, Lasting, most_answering, one
 from vgame.chain.turns import LONGEST, SHORTEST
 from vgame.errors import ChainError
 
@@ -57,7 +57,7 @@ def test_each_look_uses_the_next_endpoint(urls: list[str]) -> None:
 
 def test_an_endpoint_that_fails_is_left_out_for_longer_and_longer(urls: list[str], clock: list[float]) -> None:
     chain = Chain([urls[0], DEAD, urls[1]])
-    assert used(chain, 5) == [-2, 2, 0, 2, 0] and half(chain) == 1
+    assert used(chain, 5) == [-2, 2, 0, 2, 0] and most_answering(chain) == 2
     pause = SHORTEST
     for _ in range(6):
         clock[0] += pause + 1
@@ -152,11 +152,50 @@ def test_a_look_without_it_begins_its_own_endpoints_time_anew(looks: Looks) -> N
     assert looks.seconds(True) == 0 and looks.seconds(True, True, True) < FINALITY
 
 
-def test_at_the_last_moment_half_of_those_that_answer_are_enough(urls: list[str]) -> None:
-    chain = Chain([*urls[:2], DEAD])
-    assert half(chain) == final.most(chain) == 2
-    used(chain, 3)
-    assert half(chain) == 1 and final.most(chain) == 2
+def test_at_the_last_moment_most_of_those_that_answer_are_enough(urls: list[str]) -> None:
+    """Not one of two: it alone would decide which moment is the last."""
+    chain = Chain([*urls, DEAD, DEAD])
+    assert most_answering(chain) == final.most(chain) == 3
+    used(chain, 5)
+    assert most_answering(chain) == 2 and final.most(chain) == 3
+    assert most_answering(Chain(urls[:2])) == 2 and most_answering(Chain(urls[0])) == 1
+
+
+def test_an_endpoint_that_is_asked_no_more_does_not_count(looks: Looks) -> None:
+    """It showed the condition long ago. One that is false shows it now, one that is true does not."""
+    looks.seconds(True, True, True, rounds=30)
+    looks.clock[0] += FINALITY
+    assert looks.chain.turns is not None
+    found = 0.0
+    for _ in range(100):
+        for at, so in ((1, True), (2, False)):
+            looks.chain.turns.at = at
+            looks.clock[0] += 12
+            found = max(found, looks.lasting.held("it", so))
+    assert found == 0
+
+
+def test_a_first_endpoint_of_another_chain_is_passed_over(
+    urls: list[str], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its replies do not count later."""
+    right = Chain(urls[0]).chain_id
+    ids = iter([5])
+    usual = Chain.ask
+
+    def ask(self: Chain, question: object) -> object:
+        found = usual(self, question)  # type: ignore[arg-type]
+        return next(ids, found) if found == right and self.endpoint == 0 else found
+
+    monkeypatch.setattr(Chain, "ask", ask)
+    chain = Chain(urls, right)
+    assert chain.chain_id == right and chain.endpoint == 1
+    ids = iter([5] * 100)
+    assert used(chain, 3) == [2, 1, 2]
+    clock[0] += SHORTEST + 1
+    assert used(chain, 3) == [-1, 1, 2]
+    with pytest.raises(ChainError, match="was expected"):
+        Chain(urls[0], right + 1)
 
 
 def test_the_user_names_the_chain_unless_all_endpoints_are_on_this_machine(urls: list[str]) -> None:

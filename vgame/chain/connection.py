@@ -97,21 +97,24 @@ class Chain:
         self.checks: list[Callable[[], object]] = []
         if len(urls) > 1:
             self.turns = Turns(self, [Endpoint(without_secrets(url), url, provider(url)) for url in urls])
-        self.chain_id = self._first_id(len(urls))
+        self.chain_id = self._first_id(chain_id, len(urls))
         self.checks.append(self._check_id)
         self.is_development = self.chain_id in DEVELOPMENT
         if chain_id is not None and chain_id != self.chain_id:
             raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
-    def _first_id(self, count: int) -> int:
-        """The number of the chain at the first endpoint that answers."""
+    def _first_id(self, wanted: int | None, count: int) -> int:
+        """The number of the chain at the first endpoint that answers, with the right one if there is one."""
         try:
-            return self.ask(lambda: quantity(self.web3.eth.chain_id))
+            found = self.ask(lambda: quantity(self.web3.eth.chain_id))
+            if count == 1 or wanted in (None, found):
+                return found
         except ChainError:
             if count == 1:
                 raise
-            self.turn()
-            return self._first_id(count - 1)
+        self.lost = True  # it is checked again when its turn comes
+        self.turn()
+        return self._first_id(wanted, count - 1)
 
     @property
     def endpoint(self) -> int:

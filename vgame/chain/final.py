@@ -34,9 +34,9 @@ def most(chain: Chain) -> int:
     return (len(chain.turns.all) if chain.turns else 1) // 2 + 1
 
 
-def half(chain: Chain) -> int:
-    """Half of the endpoints that answer: enough at the last moment, at which it costs more to wait."""
-    return max(((chain.turns.answering if chain.turns else 1) + 1) // 2, 1)
+def most_answering(chain: Chain) -> int:
+    """More than half of the endpoints that answer: enough at the last moment, after which waiting costs more."""
+    return (chain.turns.answering if chain.turns else 1) // 2 + 1
 
 
 def one(_: Chain) -> int:
@@ -56,7 +56,7 @@ class Lasting:
 
     def held(self, what: Hashable, so: bool = True, of: Callable[[Chain], int] = most) -> float:
         """Seconds for which each look at enough endpoints (`of`) has shown a condition. `so`: does this look show it?
-        If not, this endpoint's time begins again."""
+        If not, this endpoint's time begins again. An endpoint without a look for FINALITY does not count."""
         at, now, spans = self.chain.endpoint, time.monotonic(), self.spans.setdefault(what, {})
         if not so:
             spans.pop(at, None)
@@ -65,7 +65,8 @@ class Lasting:
         spans[at] = spans.get(at, (now, now))[0], now
         if self.chain.is_development:
             return inf
-        seconds = sorted((last - first for first, last in spans.values()), reverse=True)
+        lately = [last - first for first, last in spans.values() if now - last <= FINALITY]
+        seconds = sorted(lately, reverse=True)
         needed = of(self.chain)
         return seconds[needed - 1] if needed <= len(seconds) else 0.0
 

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from vgame.chain.connection import Chain
-from vgame.chain.final import Lasting, final_jobs, half
+from vgame.chain.final import Lasting, final_jobs, most_answering
 from vgame.chain.game import Game
 from vgame.chain.http import REPLY_TIMEOUT, replies_until
 from vgame.chain.records import Event, JobSpec, Phase, Request
@@ -93,7 +93,8 @@ class Buyer(Calls):
         self._server = self._logs = NEVER  # of this look: until when it fetches, until when it looks for answers
         self._tried = -1  # the last request whose answer was looked for
         self._fresh = False  # verified in this look
-        self._late = 0, 0.0  # the highest block that has shown the last tenth of the confirm window, and when it did
+        #: By endpoint: the highest block that has shown the last tenth of the confirm window, and when it did.
+        self._late: dict[int, tuple[int, float]] = {}
         self._opened: list[Place] | None = None  # lacking when all others were verified with the key
 
     def ready(self) -> bool:
@@ -134,14 +135,15 @@ class Buyer(Calls):
                 f"{self.game.chain.url} shows other terms for job {self.job.hex()[:16]} than the bundle that hashes to "
                 "it: the reply is ignored; use another endpoint"
             )
-        return replace(s, held=self._lasting.held("late", self._is_late(s), half))
+        return replace(s, held=self._lasting.held("late", self._is_late(s), most_answering))
 
     def _is_late(self, s: Snapshot) -> bool:
         """Is the last tenth of the confirm window shown? A lower block than one that has shown it, from a node that
         stands still, does not contradict it, as long as the tenth lasts."""
-        number, seen = self._late
+        endpoint = self.game.chain.endpoint
+        number, seen = self._late.get(endpoint, (0, 0.0))
         if undecided(s) and s.left <= s.margin:
-            self._late = max(number, s.number), time.monotonic()
+            self._late[endpoint] = max(number, s.number), time.monotonic()
             return True
         return s.number < number and time.monotonic() - seen <= s.margin
 

@@ -21,7 +21,8 @@ APART = 120  # seconds by which a block's time may differ, at most a twentieth o
 
 
 class Looks:
-    """Block times that each endpoint has shown lately. On a development chain any time is right."""
+    """Block times that each endpoint has shown lately; of three or more, the middle one is right. On a development
+    chain any time is."""
 
     def __init__(self) -> None:
         self.shown: dict[int, list[tuple[float, int]]] = defaultdict(list)  # monotonic clock and block time
@@ -30,25 +31,31 @@ class Looks:
         """How a delivery stands; NotYet if the block's time does not fit those of the last looks."""
         for _ in range(LOOKS):
             s = read(game, job)
-            if game.chain.is_development or not (why := self._misfit(s, self.shown[game.chain.endpoint])):
+            if game.chain.is_development or not (why := self._misfit(s, game.chain.endpoint)):
                 return s
         raise NotYet(
-            f"{game.chain.url} shows block {s.number} of second {s.now}, {why} its other blocks: a node behind it lags "
+            f"{game.chain.url} shows block {s.number} of second {s.now}, {why} the other blocks: a node behind it lags "
             "or lies; use another endpoint if this continues"
         )
 
-    def _misfit(self, s: Snapshot, shown: list[tuple[float, int]]) -> str:
-        """Is the time before or after those that were shown before? Empty if not."""
-        now, why = time.monotonic(), ""
+    def _misfit(self, s: Snapshot, endpoint: int) -> str:
+        """Is the time before or after those that were shown before, or those of most endpoints? Empty if not."""
+        shown, now, why = self.shown[endpoint], time.monotonic(), ""
         apart = min(APART, s.job.spec.confirm_window // 20 or APART)
         if shown and s.now < _fresh([second for _, second in shown]) - apart:
             why = "before"
         elif shown and s.now - now > _fresh([second - clock for clock, second in shown]) + apart:
             why = "after"
+        elif len(ahead := sorted(second - clock for clock, second in (ring[-1] for ring in self._rings()))) > 2:
+            beside = s.now - now - ahead[len(ahead) // 2]
+            why = "before" if beside < -apart else "after" if beside > apart else ""
         if not shown or now - shown[-1][0] >= BETWEEN:
             shown.append((now, s.now))
             del shown[:-KEPT]
         return why
+
+    def _rings(self) -> list[list[tuple[float, int]]]:
+        return [ring for ring in self.shown.values() if ring]
 
 
 def _fresh(values: list[float]) -> float:

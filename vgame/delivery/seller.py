@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from vgame.chain.final import Lasting, half, most
+from vgame.chain.final import Lasting, most, most_answering
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase, Request
 from vgame.delivery.cipher import KEY_BYTES, key_hash
@@ -172,7 +172,9 @@ class Seller:
         decided = s.job.phase is Phase.DELIVERING and s.decided(s.now)
         self.lasting = self.lasting or Lasting(game.chain)
         s = replace(
-            s, job=replace(s.job, spec=job.spec), held=self.lasting.held("decided", decided, half if s.late else most)
+            s,
+            job=replace(s.job, spec=job.spec),
+            held=self.lasting.held("decided", decided, most_answering if s.late else most),
         )
         offer = self.committed(game, s) if s.job.phase is Phase.DELIVERING else None
         duties: list[Callable[[], bool]] = [partial(self._do, duty, offer, attempt) for duty in selling(s) if duty.due]
