@@ -88,9 +88,13 @@ class Verdict:
         return found + self._answers()
 
     def _unseen(self) -> bool:
-        """What it has paid for is on chain, and its endpoint did not show it; or not while it could decline."""
+        """What it has paid for is on chain, and its endpoint did not show it; or not while it could decline, or not
+        while it could complain."""
         hidden, cheat = self.sale.hidden(self.sale.players["buyer"]), "seller" not in self.sale.roles
-        last = self.sale.view.exchange(self.sale.jobs[0]).until - self.sale.spec.confirm_window // 10
+        exchange, spec = self.sale.view.exchange(self.sale.jobs[0]), self.sale.spec
+        last = exchange.until - spec.confirm_window // 10
+        if exchange.key_at:
+            last = min(last, exchange.key_at + spec.complaint_window)
         return hidden >= EVER or (cheat and hidden > last)
 
     def _offer_hidden(self) -> bool:
