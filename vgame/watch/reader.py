@@ -50,6 +50,8 @@ class Reader:
         chain = self.game.chain
         problem: ChainError = EndpointError(f"{chain.url} has shown {LOOKS} newest blocks that it then undid")
         with self._looking:
+            if chain.lost:
+                chain.turn()
             for _ in range(LOOKS):
                 try:
                     with chain.pinned() as newest:
