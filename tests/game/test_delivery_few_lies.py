@@ -215,7 +215,7 @@ def test_the_key_goes_out_beside_a_false_endpoint(table: Table, monkeypatch: pyt
 
 def test_failing_looks_leave_time_for_all_requests(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trainer serves nothing, in each third look a request to the endpoint fails, and a transaction takes 12 s."""
-    usual, send, tries = table.sides.play.client.offer_hash, table.sides.play.client.send, [0]
+    send, tries = table.sides.play.client.send, [0]
 
     def slow(*args: object, **options: object) -> object:
         table.sides.play.advance(12)
@@ -230,7 +230,6 @@ def test_failing_looks_leave_time_for_all_requests(table: Table, monkeypatch: py
     offered = table.sides.buyer.offer
     monkeypatch.setattr(table.sides.buyer, "offer", offer)
     monkeypatch.setattr(table.sides.play.client, "send", slow)
-    assert usual
     table.sides.refuse = lambda *_: True
     table.play(10_000, table.sides.buyer.ready)
     assert len(table.sides.requested_chunks()) == sum(table.sides.buyer.shape.chunks)

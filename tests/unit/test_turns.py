@@ -1,205 +1,123 @@
-"""Several endpoints of one chain: which one a look uses, and how many have to agree."""
+"""Losses that take turns in one step: each sees the effect of the optimizers before it (a usual GAN), compared with
+torch's loop."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from types import SimpleNamespace
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
+from torch import nn, optim
+from torch.nn import functional as F
 
-from vgame.chain import final, turns
-from vgame.chain.connect import connect
-from vgame.chain.connection import FINALITY, Chain
-from vgame.chain.embedded import serve
-from vgame.chain.final import MOMENT, Lasting, most_answering, one
-from vgame.chain.turns import LONGEST, SHORTEST
-from vgame.errors import ChainError
+import vgame
+from vgame.errors import ProgramError
 
-DEAD = "http://127.0.0.1:9"
-
-
-@pytest.fixture
-def urls() -> Iterator[list[str]]:
-    """Three endpoints of one node."""
-    server = serve()
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield [f"http://127.0.0.1:{server.server_port}/{n}" for n in range(3)]
-    server.shutdown()
-    server.server_close()
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = 20
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [1_000.0]
-    for module in (final, turns):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
+class Pair(nn.Module):
+    """A critic and a generator; batch norm changes its buffers in every forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = nn.Sequential(nn.Linear(3, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+        self.generator = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3, bias=False))
 
 
-def used(chain: Chain, looks: int) -> list[int]:
-    """The endpoints of the next looks; those that fail are noted as failed."""
-    found = []
-    for _ in range(looks):
-        chain.turn()
-        found.append(chain.endpoint)
-        try:
-            chain.now()
-        except ChainError:
-            found[-1] = -1 - chain.endpoint
-    return found
+def critic_loss(model: nn.Module, batch) -> torch.Tensor:
+    fake = model.generator(batch["z"]).detach()
+    return F.softplus(model.critic(fake)).mean() + F.softplus(-model.critic(batch["x"])).mean()
 
 
-def test_each_look_uses_the_next_endpoint(urls: list[str]) -> None:
-    chain = Chain(urls)
-    assert used(chain, 6) == [1, 2, 0, 1, 2, 0]
+def generator_loss(model: nn.Module, batch) -> torch.Tensor:
+    return F.softplus(-model.critic(model.generator(batch["z"]))).mean()
 
 
-def test_an_endpoint_that_fails_is_left_out_for_longer_and_longer(urls: list[str], clock: list[float]) -> None:
-    chain = Chain([urls[0], DEAD, urls[1]])
-    assert used(chain, 5) == [-2, 2, 0, 2, 0] and most_answering(chain) == 2
-    pause = SHORTEST
-    for _ in range(6):
-        clock[0] += pause + 1
-        assert -2 in used(chain, 3) and -2 not in used(chain, 3)
-        pause = min(2 * pause, LONGEST)
-    assert pause == LONGEST
+def optimizers(model: nn.Module) -> list[optim.Optimizer]:
+    return [
+        optim.Adam(model.critic.parameters(), lr=0.02, betas=(0.5, 0.9)),
+        optim.RMSprop(model.generator.parameters(), lr=0.01),
+    ]
 
 
-def test_the_first_one_may_be_dead(urls: list[str]) -> None:
-    chain = Chain([DEAD, urls[0]])
-    assert chain.chain_id == Chain(urls[0]).chain_id and chain.now()
-    with pytest.raises(ChainError, match="is the node running"):
-        Chain([DEAD, DEAD])
+def task(**options) -> vgame.Task:
+    torch.manual_seed(2)
+    model, data = Pair(), {"x": torch.randn(24, 3), "z": torch.randn(24, 2)}
+    losses = options.pop("loss", [critic_loss, generator_loss])
+    return vgame.Task(
+        model, losses, options.pop("optimizer", None) or optimizers(model), data, 8, order="sequential", **options
+    )
 
 
-def test_each_endpoint_is_checked_before_its_first_reply_counts(urls: list[str]) -> None:
-    chain, checked = Chain(urls), []
-    chain.checks.append(lambda: checked.append(chain.endpoint))
-    used(chain, 6)
-    assert checked == [1, 2]
+def loop(task: vgame.Task, losses: list[Callable], each: Callable = lambda o: None) -> tuple[nn.Module, list[float]]:
+    """The usual loop, in binary64."""
+    model = copy.deepcopy(task.model).double().train()
+    steppers, totals = optimizers(model), []
+    for step in range(STEPS):
+        rows = torch.arange(step * 8, step * 8 + 8) % 24
+        batch = {name: t[rows].double() for name, t in task.data.items()}
+        total = 0.0
+        for loss, optimizer in zip(losses, steppers, strict=True):
+            model.zero_grad()
+            value = loss(model, batch)
+            value.backward()
+            each(optimizer)
+            optimizer.step()
+            total += value.item()
+        totals.append(total)
+    return model, totals
 
 
-def test_a_look_at_one_block_stays_at_its_endpoint(urls: list[str]) -> None:
-    chain = Chain(urls)
-    with chain.pinned():
-        assert used(chain, 3) == [0, 0, 0]
-        with chain.released():
-            chain.turn()
-            assert chain.endpoint == 1
-        assert chain.endpoint == 0
-    assert used(chain, 1) == [1]
+def trained(ordered: vgame.Task, folder: Path) -> vgame.Run:
+    return vgame.train(vgame.prepare(vgame.Job(ordered, steps=STEPS, interval=10, seed=0)), folder)
 
 
-def test_all_endpoints_get_a_transaction_and_the_middle_reply_counts(urls: list[str]) -> None:
-    chain = Chain(urls)
-    replies = iter([5, 0, 6])
-    assert chain.middle(lambda _: next(replies)) == 5 and chain.endpoint == 0
-    sent = []
-    chain.web3.eth.send_raw_transaction = lambda raw: sent.append((chain.endpoint, raw))  # type: ignore[method-assign]
-    chain.publish(b"signed")
-    assert sent == [(n, b"signed") for n in range(3)]
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_the_second_loss_is_computed_after_the_first_step(tmp_path: Path, clip: float | None) -> None:
+    ordered = task(clip=clip)
+    each = (lambda o: None) if clip is None else lambda o: nn.utils.clip_grad_norm_(o.param_groups[0]["params"], clip)
+    model, text = loop(ordered, [critic_loss, generator_loss], each)
+    run = trained(ordered, tmp_path / "run")
+    assert run.losses.tolist() == pytest.approx(text, rel=1e-5)
+    for name, tensor in run.state_dict().items():
+        assert torch.allclose(tensor.double(), model.state_dict()[name].double(), rtol=1e-3, atol=1e-3), name
+    assert vgame.audit(run, device="compatible").match
 
 
-def test_a_transaction_that_one_endpoint_takes_is_sent(urls: list[str]) -> None:
-    chain = Chain([DEAD, urls[0], DEAD])
-    chain.web3.eth.send_raw_transaction = lambda raw: chain.now()  # type: ignore[method-assign]
-    chain.publish(b"signed")
-    dead = Chain(urls[:2])
-    dead.web3.eth.send_raw_transaction = lambda raw: 1 // 0  # type: ignore[method-assign]
-    with pytest.raises(ChainError, match="ZeroDivisionError"):
-        dead.publish(b"signed")
+def test_the_order_of_the_turns_matters(tmp_path: Path) -> None:
+    """The comparison above can fail: a generator step with the old critic gives other words."""
+    first = trained(task(), tmp_path / "first").state_dict()
+    swapped = task(loss=[generator_loss, critic_loss])
+    swapped = replace(swapped, optimizer=optimizers(swapped.model)[::-1])
+    other = trained(swapped, tmp_path / "other").state_dict()
+    assert not torch.allclose(first["generator.0.weight"], other["generator.0.weight"], rtol=1e-3)
 
 
-class Looks:
-    """Looks at three endpoints, one in 12 seconds."""
-
-    def __init__(self, chain: Chain, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(chain, "is_development", False)
-        self.chain, self.clock, self.lasting = chain, clock, Lasting(chain)
-
-    def seconds(self, *shown: bool, of: object = final.most, rounds: int = 1) -> float:
-        """How long it has lasted, after so many rounds in which each endpoint has shown it or not."""
-        found = 0.0
-        for _ in range(rounds):
-            for so in shown:
-                self.clock[0] += 12
-                self.chain.turn()
-                self.chain.now()
-                found = max(self.lasting.held("it", so, of), found * (not so))  # type: ignore[arg-type]
-        return found
+def test_schedulers_averages_and_frozen_parts_work_with_turns(tmp_path: Path) -> None:
+    ordered = task()
+    schedulers = [optim.lr_scheduler.ExponentialLR(o, 0.9) for o in ordered.optimizers]
+    ordered = replace(ordered, schedulers=schedulers, average=0.9, frozen={"generator.*": 3}, accumulate=2)
+    run = trained(ordered, tmp_path / "run")
+    start = run.state_dict(0)["generator.0.weight"]
+    same = [torch.equal(start, run.state_dict(step)["generator.0.weight"]) for step in (3, 4)]
+    assert same == [True, False] and vgame.audit(run).match
 
 
-@pytest.fixture
-def looks(urls: list[str], clock: list[float], monkeypatch: pytest.MonkeyPatch) -> Looks:
-    return Looks(Chain(urls), clock, monkeypatch)
+def test_losses_without_an_optimizer_each_are_refused() -> None:
+    with pytest.raises(ProgramError, match="3 losses and 2 optimizers: one optimizer for each loss is expected"):
+        task(loss=[critic_loss, generator_loss, critic_loss])
+    with pytest.raises(ProgramError, match="1 losses and 2 optimizers"):
+        task(loss=[critic_loss])
 
 
-def test_one_endpoint_of_three_ends_nothing(looks: Looks) -> None:
-    """However long it shows it; a stake, which names what it disputes, needs one."""
-    assert looks.seconds(False, True, False, rounds=200) == 0
-    assert looks.seconds(False, True, rounds=1, of=one) >= FINALITY
-
-
-def test_one_endpoint_of_three_prevents_nothing(looks: Looks) -> None:
-    assert looks.seconds(True, False, True, rounds=4) >= MOMENT
-    assert looks.seconds(True, False, True, rounds=30) >= FINALITY
-
-
-def test_a_look_without_it_begins_its_own_endpoints_time_anew(looks: Looks) -> None:
-    looks.seconds(True, True, True, rounds=30)
-    looks.seconds(False, False, True)
-    assert looks.seconds(True) == 0 and looks.seconds(True, True, True) < FINALITY
-
-
-def test_at_the_last_moment_most_of_those_that_answer_are_enough(urls: list[str]) -> None:
-    """Not one of two: it alone would decide which moment is the last."""
-    chain = Chain([*urls, DEAD, DEAD])
-    assert most_answering(chain) == final.most(chain) == 3
-    used(chain, 5)
-    assert most_answering(chain) == 2 and final.most(chain) == 3
-    assert most_answering(Chain(urls[:2])) == 2 and most_answering(Chain(urls[0])) == 1
-
-
-def test_an_endpoint_that_is_asked_no_more_does_not_count(looks: Looks) -> None:
-    """It showed the condition long ago. One that is false shows it now, one that is true does not."""
-    looks.seconds(True, True, True, rounds=30)
-    looks.clock[0] += FINALITY
-    assert looks.chain.turns is not None
-    found = 0.0
-    for _ in range(100):
-        for at, so in ((1, True), (2, False)):
-            looks.chain.turns.at = at
-            looks.clock[0] += 12
-            found = max(found, looks.lasting.held("it", so))
-    assert found == 0
-
-
-def test_a_first_endpoint_of_another_chain_is_passed_over(
-    urls: list[str], clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And its replies do not count later."""
-    right = Chain(urls[0]).chain_id
-    ids = iter([5])
-    usual = Chain.ask
-
-    def ask(self: Chain, question: object) -> object:
-        found = usual(self, question)  # type: ignore[arg-type]
-        return next(ids, found) if found == right and self.endpoint == 0 else found
-
-    monkeypatch.setattr(Chain, "ask", ask)
-    chain = Chain(urls, right)
-    assert chain.chain_id == right and chain.endpoint == 1
-    ids = iter([5] * 100)
-    assert used(chain, 3) == [2, 1, 2]
-    clock[0] += SHORTEST + 1
-    assert used(chain, 3) == [-1, 1, 2]
-    with pytest.raises(ChainError, match="was expected"):
-        Chain(urls[0], right + 1)
-
-
-def test_the_user_names_the_chain_unless_all_endpoints_are_on_this_machine(urls: list[str]) -> None:
-    far = urls[0].replace("127.0.0.1", "0.0.0.0")  # the same, but not by a name of loopback
-    assert connect([urls[0]]).chain_id
-    with pytest.raises(ChainError, match="--chain-id"):
-        connect([urls[0], far])
+def test_a_part_of_both_optimizers_is_refused() -> None:
+    ordered = task()
+    both = [optim.SGD(ordered.model.parameters(), lr=0.1), optim.SGD(ordered.model.critic.parameters(), lr=0.1)]
+    with pytest.raises(ProgramError, match="two optimizers of the task train the same parameter"):
+        vgame.prepare(vgame.Job(replace(ordered, optimizer=both), steps=2, interval=1, seed=0))
