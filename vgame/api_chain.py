@@ -21,7 +21,9 @@ from vgame.agents.news import News
 from vgame.agents.retry import Retry
 from vgame.api_run import save_pretrained
 from vgame.chain import game as contract
-from vgame.chain.connection import Chain, checksum_address
+from vgame.chain.connection import Chain
+from vgame.chain.records import checksum_address
+from vgame.chain.turns import anywhere
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.dispute.trainer import Trainer
 from vgame.errors import VgameError
@@ -63,7 +65,7 @@ class Game(contract.Game):
 
     def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
         super().__init__(chain, address, wallet)
-        self.check_parts()
+        anywhere(chain, self.check_parts)
         chain.checks.append(self.check_parts)
 
     @classmethod

@@ -17,8 +17,8 @@ from vgame.agents.client import close_job
 from vgame.agents.config import wallet_from_environment
 from vgame.agents.status import alarms, read_game, read_job, show_status, watch
 from vgame.attacks.adversaries import FalseAccuser
-from vgame.chain.connection import Chain, RefusedError, checksum_address
-from vgame.chain.records import Phase, Turn
+from vgame.chain.connection import Chain, RefusedError
+from vgame.chain.records import Phase, Turn, checksum_address
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from vgame.agents import order
 from vgame.chain.connection import Chain
 from vgame.chain.final import Lasting, one
 from vgame.chain.turns import Turns
@@ -20,7 +21,7 @@ def _by_all(self: Lasting, what: Any, so: bool = True, of: Callable[[Chain], int
     return _held(self, what, so, lambda chain: len(chain.turns.all) if chain.turns else 1)
 
 
-def _least(self: Chain, question: Callable[[Any], int]) -> int:
+def _least(self: Chain, question: Callable[[Any], int], lower: bool = False) -> int:
     return min(self._from_all(question))
 
 
@@ -29,4 +30,5 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     "each endpoint keeps a role from its end": (Lasting, "held", _by_all),
     "uses the first endpoint alone": (Turns, "next", lambda self: None),
     "takes the least count": (Chain, "middle", _least),
+    "begins at the first endpoint alone": (order, "anywhere", lambda chain, question: question()),
 }

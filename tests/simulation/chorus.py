@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from endpoint import Function, SimChain, SimGame
 from hostile import Hostile, HostileFunction
-from scene import ETHER
 from seats import Mortal, Player, SimWallet
 from story import Story
 from world import Seat, World
@@ -15,7 +14,6 @@ from world import Seat, World
 from vgame.chain.turns import Endpoint, Turns
 
 NODES = 3
-GAS_MONEY = 100 * ETHER  # for what a hostile node wastes
 
 
 class ChorusGame(SimGame):
@@ -46,9 +44,6 @@ class Chorus(Story):
     """`players`: those at three nodes."""
 
     player, looks = Singer, 2
-
-    def _wealth(self, role: str) -> int:
-        return super()._wealth(role) + GAS_MONEY
 
 
 __all__ = ["Chorus"]

@@ -150,8 +150,9 @@ class Eth:
     def send_raw_transaction(self, raw: bytes) -> bytes:
         tip, tx = self.asked(), self.world.signed[bytes(raw)]
         if refusal := self.world.tree.refusal(tx, tip):
-            raise Web3RPCError(refusal)
-        self.world.submit(tx)
+            raise Web3RPCError(refusal, rpc_response={"error": {"code": -32_000, "message": refusal}})
+        if not self.world.tree.refusal(tx, self.world.tree.head):  # else it takes it alone
+            self.world.submit(tx)
         return tx.digest
 
     def get_transaction_receipt(self, digest: bytes) -> Any:

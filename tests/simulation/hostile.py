@@ -81,6 +81,10 @@ class Hostile(Mortal):
         base = int(found["baseFeePerGas"] * self.dear)
         return found | {"timestamp": max(found["timestamp"] + self.shift, START), "baseFeePerGas": base}
 
+    @property
+    def max_priority_fee(self) -> int:
+        return int(super().max_priority_fee * self.dear)
+
     def get_block_receipts(self, which: Any) -> list[dict[str, Any]]:
         return [] if self.does("logs") else super().get_block_receipts(which)
 

@@ -10,11 +10,13 @@ import pytest
 
 from vgame.chain import final, turns
 from vgame.chain.connect import connect
-from vgame.chain.connection import FINALITY, Chain
+from vgame.chain.connection import FINALITY, GWEI, Chain
 from vgame.chain.embedded import serve
 from vgame.chain.final import MOMENT, Lasting, most_answering, one
-from vgame.chain.turns import LONGEST, SHORTEST
-from vgame.errors import ChainError
+from vgame.chain.records import NOBODY
+from vgame.chain.turns import LONGEST, SHORTEST, anywhere
+from vgame.chain.wallet import Wallet
+from vgame.errors import Abstain, ChainError
 
 DEAD = "http://127.0.0.1:9"
 
@@ -109,6 +111,48 @@ def test_a_transaction_that_one_endpoint_takes_is_sent(urls: list[str]) -> None:
     dead.web3.eth.send_raw_transaction = lambda raw: 1 // 0  # type: ignore[method-assign]
     with pytest.raises(ChainError, match="ZeroDivisionError"):
         dead.publish(b"signed")
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_one_endpoint_of_three_sets_no_fees(urls: list[str], first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A false base fee would also permit a false tip, which is paid."""
+    chain = Chain(urls)
+    assert chain.turns
+    wallet = Wallet(chain)
+    chain.fund(wallet.address, 10**19)
+    honest, falsified = chain.fees(), chain.turns.all[first].node
+    request = falsified.make_request
+
+    def dear(method: str, arguments: object) -> object:
+        reply = request(method, arguments)
+        if method == "eth_maxPriorityFeePerGas":
+            return reply | {"result": hex(400 * GWEI)}
+        return reply | {"result": reply["result"] | {"baseFeePerGas": hex(450 * GWEI)}} if "Block" in method else reply
+
+    monkeypatch.setattr(falsified, "make_request", dear)
+    for _ in range(3):
+        chain.turn()
+        before = chain.balance(wallet.address)
+        receipt = wallet.send(NOBODY, b"", 1)
+        assert chain.fees(of_all=True)[1] == honest[1]
+        assert before - chain.balance(wallet.address) <= 1 + receipt["gasUsed"] * 2 * sum(honest)
+
+
+def test_no_endpoint_alone_ends_a_command_at_its_start(urls: list[str]) -> None:
+    chain, asked, checked = Chain(urls), list[int](), list[int]()
+    chain.checks.append(lambda: checked.append(chain.endpoint))
+
+    def question(right: int) -> int:
+        asked.append(chain.endpoint)
+        if chain.now() and chain.endpoint != right:
+            raise Abstain(f"endpoint {chain.endpoint} shows another job")
+        return right
+
+    assert anywhere(chain, lambda: question(2)) == 2 and asked == [0, 1, 2] and checked == [1, 2]
+    with pytest.raises(Abstain, match="endpoint 2 shows"):
+        anywhere(chain, lambda: question(3))
+    assert asked[3:] == [2, 0, 1]
+    assert checked == [1, 2, 0, 1]  # what was passed over is checked again
 
 
 class Looks:

@@ -11,6 +11,7 @@ from vgame.agents.news import News
 from vgame.chain.connect import connect
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
+from vgame.chain.turns import anywhere
 from vgame.chain.wallet import Wallet, keystore_key
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter
@@ -78,7 +79,7 @@ def open_game(seat: AgentConfig, reporter: Reporter | None = None) -> Game:
     if reporter:
         chain.tell = lambda text: reporter.emit("waiting", text, message=text)
     game = Game(chain, seat.game, wallet_from_environment(chain))
-    game.check_parts()
+    anywhere(chain, game.check_parts)
     chain.checks.append(game.check_parts)
     if reporter:
         News(game, reporter)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from vgame.chain.game import Game
 from vgame.chain.records import Job, JobSpec, Phase
+from vgame.chain.turns import anywhere
 from vgame.errors import Abstain, ChainError
 from vgame.job.bundle import Bundle
 
 
 def find_order(game: Game, bundle: Bundle, job: bytes) -> Job:
     """The job; Abstain unless the bundle is, byte for byte, the ordered one."""
+    return anywhere(game.chain, lambda: _order(game, bundle, job))
+
+
+def _order(game: Game, bundle: Bundle, job: bytes) -> Job:
     state = game.job(job)
     if state.phase is Phase.NONE:
         raise ChainError(f"there is no job {job.hex()} at {game.address}; check the job and the chain")

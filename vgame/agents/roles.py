@@ -17,6 +17,7 @@ from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, QUIET_ROUND, Retry
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, STANDING, JobSpec, Phase
+from vgame.chain.turns import anywhere
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
 from vgame.execute.devices import use_device
@@ -54,10 +55,20 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     trainer = Trainer(game, job, computation.history)
     rehearse = cache(computation.rehearse)
 
-    def check_terms() -> None:
+    def check_prices() -> None:
         if not any_terms:
             computation.refuse_bad_terms(sum(game.chain.fees()))
+
+    def check_terms() -> None:
+        check_prices()
         rehearse()
+
+    def begins() -> bool:
+        """Is there an order to accept? An error if money or terms are too low for it."""
+        if open_order := (order := trainer.look()).phase is Phase.CREATED:
+            check_prices()
+            trainer.check_funds(order)
+        return open_order
 
     def accept() -> None:
         game.chain.turn()
@@ -68,9 +79,8 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     if trainer.terms.confirm_window:
         trainer.seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
     computation.lock()
-    if (order := trainer.look()).phase is Phase.CREATED:  # fail before a stake if memory or money is too low
-        check_terms()
-        trainer.check_funds(order)
+    if anywhere(game.chain, begins):  # fail before a stake if memory or money is too low
+        rehearse()
     Retry(computation.reporter, computation.retry.poll).insist(accept)  # retries all errors of an endpoint
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
     computation.run(trainer.hurry)

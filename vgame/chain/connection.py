@@ -26,7 +26,7 @@ from web3.exceptions import (
 
 from vgame.chain.http import LOOPBACK, provider
 from vgame.chain.records import NOBODY, checksummed
-from vgame.chain.turns import Endpoint, Turns
+from vgame.chain.turns import Endpoint, Turns, anywhere
 from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 
@@ -62,13 +62,6 @@ class Block:
     base_fee: int = 0
 
 
-def checksum_address(text: str) -> str:
-    """An account's address with checksum (EIP-55)."""
-    if not Web3.is_address(text):
-        raise ChainError(f"{text!r} is not an address; 0x and 40 hex digits are expected")
-    return str(Web3.to_checksum_address(text))
-
-
 def quantity(value: Any) -> int:
     """A number in a reply; ValueError if it is not one, which `Chain.ask` turns into an EndpointError."""
     if type(value) is not int or not 0 <= value < 2**256:
@@ -85,7 +78,6 @@ class Chain:
     is_development = False  # safe to trust: a job's id contains the chain's number, so no endpoint can pretend this
     form = ""  # how the node accepts the pinned block: "hash" or "number"; empty: not tried, or failed
     tell: Callable[[str], None] = staticmethod(lambda _: None)  # shows a message to the user during a long call
-
     turns: Turns | None = None  # where there are several endpoints
 
     def __init__(self, url: str | Sequence[str], chain_id: int | None = None, poll: float = 0.02) -> None:
@@ -97,24 +89,16 @@ class Chain:
         self.checks: list[Callable[[], object]] = []
         if len(urls) > 1:
             self.turns = Turns(self, [Endpoint(without_secrets(url), url, provider(url)) for url in urls])
-        self.chain_id = self._first_id(chain_id, len(urls))
+        self.chain_id = anywhere(self, lambda: self._id_of(chain_id))
         self.checks.append(self._check_id)
         self.is_development = self.chain_id in DEVELOPMENT
-        if chain_id is not None and chain_id != self.chain_id:
-            raise ChainError(f"{self.url} is chain {self.chain_id}, chain {chain_id} was expected; check the endpoint")
 
-    def _first_id(self, wanted: int | None, count: int) -> int:
-        """The number of the chain at the first endpoint that answers, with the right one if there is one."""
-        try:
-            found = self.ask(lambda: quantity(self.web3.eth.chain_id))
-            if count == 1 or wanted in (None, found):
-                return found
-        except ChainError:
-            if count == 1:
-                raise
-        self.lost = True  # it is checked again when its turn comes
-        self.turn()
-        return self._first_id(wanted, count - 1)
+    def _id_of(self, wanted: int | None) -> int:
+        """Number of the endpoint's chain; ChainError unless it is the right one."""
+        found = self.ask(lambda: quantity(self.web3.eth.chain_id))
+        if wanted not in (None, found):
+            raise ChainError(f"{self.url} is chain {found}, chain {wanted} was expected; check the endpoint")
+        return found
 
     @property
     def endpoint(self) -> int:
@@ -134,10 +118,11 @@ class Chain:
         """Send a signed transaction to all endpoints; the first one's error if none takes it."""
         self._from_all(lambda eth: eth.send_raw_transaction(raw))
 
-    def middle(self, question: Callable[[Any], int]) -> int:
-        """The middle one of all endpoints' replies: right if most of them are."""
+    def middle(self, question: Callable[[Any], int], lower: bool = False) -> int:
+        """The middle one of all endpoints' replies, which is right if most of them are; of two the larger one, or the
+        `lower`."""
         found = sorted(self._from_all(question))
-        return found[len(found) // 2]
+        return found[(len(found) - lower) // 2]
 
     def _from_all(self, question: Callable[[Any], T]) -> list[T]:
         """The replies of all endpoints that answer; the first one's error if none does."""
@@ -304,15 +289,16 @@ class Chain:
     def balance(self, address: str) -> int:
         return self.ask(lambda: quantity(self.web3.eth.get_balance(checksummed(address))))
 
-    def fees(self) -> tuple[int, int]:
-        """Base fee and usual tip, wei per gas. The block maker receives the tip and may ask for too much, so a
-        large tip is accepted only with a large base fee."""
-        base = self.block().base_fee
-        return base, min(self.asked_tip(), max(USUAL_TIP, base))
+    def fees(self, of_all: bool = False) -> tuple[int, int]:
+        """Base fee and usual tip, wei per gas, at this endpoint, or (`of_all`) the middle ones of all. The block maker
+        receives the tip and may ask for too much, so a large tip is accepted only with a large base fee."""
+        tip = self.asked_tip(of_all)
+        base = self.middle(_base_fee) if of_all else self.block().base_fee
+        return base, min(tip, max(USUAL_TIP, base))
 
-    def asked_tip(self) -> int:
+    def asked_tip(self, of_all: bool = False) -> int:
         """The tip that the node proposes, without an upper bound, wei per gas."""
-        return self.ask(lambda: quantity(self.web3.eth.max_priority_fee))
+        return self.middle(_tip, lower=True) if of_all else self.ask(lambda: _tip(self.web3.eth))
 
     def final_time(self, most: int = FINALITY) -> int:
         """Time of the last final block, which no reorganisation undoes. If the node does not name it, 15 minutes (or
@@ -351,7 +337,7 @@ class Chain:
         accounts = self.ask(lambda: self.web3.eth.accounts)
         if not accounts:
             raise ChainError(f"{self.url} has no unlocked account; put the key of a funded one into VGAME_KEY")
-        tx = {"from": accounts[0], "to": Web3.to_checksum_address(address), "value": amount}
+        tx = {"from": accounts[0], "to": checksummed(address), "value": amount}
         self.wait(self.ask(lambda: self.web3.eth.send_transaction(tx)))
 
     def wait(self, digest: bytes) -> Any:
@@ -392,6 +378,14 @@ class Chain:
                 "reply is ignored; use another endpoint"
             )
         return found
+
+
+def _tip(eth: Any) -> int:
+    return quantity(eth.max_priority_fee)
+
+
+def _base_fee(eth: Any) -> int:
+    return quantity(eth.get_block("latest").get("baseFeePerGas", 0))
 
 
 def _by_hash(block: Block) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from typing import Any
 from web3 import Web3
 
 from vgame.chain.connect import named_chain
-from vgame.chain.connection import Chain, checksum_address
+from vgame.chain.connection import Chain
 from vgame.chain.game import Game
+from vgame.chain.records import checksum_address
 from vgame.errors import ChainError, VgameError
 from vgame.system.files import parse_json, read_file, write_atomic
 

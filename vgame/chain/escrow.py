@@ -14,10 +14,11 @@ from typing import Any
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, artifact
-from vgame.chain.connection import checksum_address, quantity
+from vgame.chain.connection import quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
-from vgame.chain.records import Event, JobSpec
+from vgame.chain.records import Event, JobSpec, checksum_address
+from vgame.chain.turns import anywhere
 from vgame.errors import ChainError, EndpointError, LostRace
 
 NAME = "AccuracyEscrow"
@@ -96,7 +97,7 @@ class EscrowContract:
         self.game, self.address = game, checksum_address(address)
         self.contract = game.chain.web3.eth.contract(address=self.address, abi=artifact(NAME)["abi"])
         self._contents = Contents(game.chain, self.address, self._decode)
-        self._check()
+        anywhere(game.chain, self._check)
         game.chain.checks.append(self._check)
 
     def _check(self) -> None:

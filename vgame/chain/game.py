@@ -15,7 +15,7 @@ from web3 import Web3
 from web3.exceptions import ContractCustomError, ContractLogicError, Web3Exception
 
 from vgame.chain.abi import abi_type, artifact, errors, full_abi, known_revert, refuse_overlap
-from vgame.chain.connection import Chain, RefusedError, checksum_address, quantity
+from vgame.chain.connection import Chain, RefusedError, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.events import Events
 from vgame.chain.listener import Listener
@@ -37,8 +37,10 @@ from vgame.chain.records import (
     Verdict,
     _dispute,
     _job,
+    checksum_address,
     standing,
 )
+from vgame.chain.turns import anywhere
 from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError, LostRace
@@ -67,7 +69,7 @@ class Game:
         self.contents = Contents(chain, self.address, self._decode_log)
         self.begun: dict[bytes, int] = {}  # by job: a block before which it has no events
         self.ranges: int | None = None  # maximum number of ranges of settled blocks that one query of a job reads
-        self._check_code()
+        anywhere(chain, self._check_code)
         chain.checks.append(self._check_code)
 
     def _check_code(self, name: str = "VerificationGame", address: str | None = None) -> None:

@@ -7,14 +7,21 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from eth_utils.address import to_checksum_address
+from eth_utils.address import is_address, to_checksum_address
+
+from vgame.errors import ChainError
 
 #: An account's address with checksum (EIP-55); the last 4,096 are cached.
 checksummed = lru_cache(4096)(to_checksum_address)
-
-
 #: The zero address, for an order without a trainer or guardian.
 NOBODY = "0x" + 40 * "0"
+
+
+def checksum_address(text: str) -> str:
+    """The same of a text that a user gave; ChainError if it is no address."""
+    if not is_address(text):
+        raise ChainError(f"{text!r} is not an address; 0x and 40 hex digits are expected")
+    return checksummed(text)
 
 
 class Phase(IntEnum):

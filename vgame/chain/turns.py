@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from vgame.chain.http import replies_until
+from vgame.errors import VgameError
+
+T = TypeVar("T")
 
 SHORTEST, LONGEST = 15.0, 300.0  # seconds for which an endpoint that failed is left out: the first time, at most
 OTHERS = 10.0  # seconds for each other endpoint to take a transaction
@@ -26,9 +29,13 @@ class Connection(Protocol):
     lost: bool
     form: str
     checks: list[Callable[[], object]]  # made at the first request after a failure
+    turns: Turns | None
 
     def use(self, node: Any) -> None:
         """Let this node answer from now on."""
+
+    def turn(self) -> None:
+        """Use the next endpoint."""
 
 
 @dataclass(eq=False, slots=True)
@@ -108,3 +115,18 @@ class Turns:
             endpoint.url, endpoint.secret, endpoint.lost, endpoint.form,
         )  # fmt: skip
         self.chain.use(endpoint.node)
+
+
+def anywhere(chain: Connection, question: Callable[[], T]) -> T:
+    """The result at the first endpoint, from the present one on, where there is no error; the first error if there is
+    no such endpoint. For questions before a role begins, where an error ends the command: an endpoint that is asked
+    first at each start could prevent the role for ever."""
+    problems = list[Exception]()
+    for _ in chain.turns.all if chain.turns else [None]:
+        try:
+            return question()
+        except VgameError as problem:
+            problems.append(problem)
+            chain.lost = chain.lost or bool(chain.turns)  # its chain and contracts are checked when its turn comes
+            chain.turn()
+    raise problems[0]

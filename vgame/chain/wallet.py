@@ -10,9 +10,7 @@ from typing import Any
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from web3 import Web3
-from web3.exceptions import (
-    ContractLogicError,
-)
+from web3.exceptions import ContractLogicError
 
 from vgame.chain.abi import artifact
 from vgame.chain.connection import (
@@ -28,35 +26,19 @@ from vgame.errors import ChainError, NotYet, TooDear
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 GAS_CAP = 16_777_216  # maximum gas of one transaction (EIP-7825); vgame enforces it on every chain
-
-
 CALLDATA_CAP = 126_000  # bytes; a public mempool accepts transactions up to 128 KiB
-
-
 RAISES = 20
-
-
 FEE_VARIABLE, FEE_CEILING = "VGAME_MAX_FEE", 500  # upper bound in gwei per gas, for any reply of an endpoint
-
-
 WAITS = 5  # how often the account's transaction count is read while RECEIPT_TIMEOUT passes
-
-
 FEE_MULTIPLE = 32  # a transaction offers at most this multiple of the larger of base fee and usual tip, per gas
-
-
 #: Texts of nodes for a transaction that offers too little: a pending one with the same number offers as much, or the
 #: tip is below the node's minimum.
 TOO_CHEAP = re.compile(
     "underpriced|replacement|already ?(known|imported)|known transaction"
     "|(fee|price|tip).*(low|below|less)|(below|minimum).*(fee|price|tip)"
 )
-
-
 #: Characters of a refusal that are searched for these texts: the search takes longer than the text.
 MOST_TEXT = 2_000
-
-
 #: Text of nodes for a transaction whose maximum cost is above the node's limit.
 CAPPED = "exceeds the configured cap"
 
@@ -118,7 +100,7 @@ class Wallet:
         more; one above the node's cost limit by one that offers less. NotYet if the account's transaction count shows
         that it cannot be included: other moves need not wait for it."""
         sent: list[bytes] = []
-        base, tip = self.chain.fees()
+        base, tip = self.chain.fees(of_all=True)
         most = min(2 * base + max(tip, 1), self._most(base))
         tip, cap, refusal = min(max(tip, 1), most), most + 2**256, None
         tx["nonce"] = self._count()
@@ -133,14 +115,14 @@ class Wallet:
                 raise refusal
             if sent and (receipt := self._receipt(sent, tx["nonce"])) is not None:
                 return receipt
-            base, offered = self.chain.fees()[0], most
+            base, offered = self.chain.fees(of_all=True)[0], most
             self.chain.tell(
                 f"transaction {tx['nonce']} is pending: it offers {offered} wei per gas, the base fee is {base}"
             )
             if CAPPED in reply:
                 cap, most = most - 1, (base + most) // 2
             else:
-                asked = self.chain.asked_tip() if refusal else 0
+                asked = self.chain.asked_tip(of_all=True) if refusal else 0
                 tip = max(tip * 5 // 4 + 1, asked)
                 most = min(max(most * 5 // 4 + 1, 2 * base + tip), self._most(base, asked), cap)
             tip = min(tip, most)

@@ -146,7 +146,7 @@ def delegate(
     trainer."""
     seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
     from vgame.agents.config import open_game
-    from vgame.chain.connection import checksum_address
+    from vgame.chain.records import checksum_address
 
     who = checksum_address(account)
     open_game(seat).send("setDelegate", identity, who, not remove)
@@ -270,7 +270,7 @@ def auditor(
     seat = seat_of(rpc, game, bundle, store, device, chain_id, log, published or (), workers)
     from vgame.agents.auditor_service import run_auditor
     from vgame.agents.named_jobs import Limits
-    from vgame.chain.connection import checksum_address
+    from vgame.chain.records import checksum_address
 
     named = {"jobs": frozenset(map(job_id, job or ())), "clients": frozenset(map(checksum_address, client or ()))}
     limits = Limits(wei_of(max_bond), any_terms, **named, hunt=hunt)
@@ -289,8 +289,8 @@ def status(
 ) -> None:
     """Show jobs, claims, disputes, clocks and money of a game."""
     from vgame.agents.status import show_status
-    from vgame.chain.connection import checksum_address
     from vgame.chain.deployment import open_reading
+    from vgame.chain.records import checksum_address
 
     only = job_id(job) if job else None
     who = checksum_address(account) if account else None
@@ -310,8 +310,8 @@ def why(
     """Print the next transaction of each role of a job, its deadline and its reason, from the contract's state alone,
     without a key."""
     from vgame.agents.due import ROLES, explain
-    from vgame.chain.connection import checksum_address
     from vgame.chain.deployment import open_reading
+    from vgame.chain.records import checksum_address
 
     who, roles = checksum_address(account) if account else None, [role.value] if role else list(ROLES)
     explain(open_reading(rpc, game), job_id(job), roles, who, Reporter(json))
@@ -347,8 +347,8 @@ def monitor(
     ether."""
     from vgame.agents.status import watch
     from vgame.agents.telemetry import observe
-    from vgame.chain.connection import checksum_address
     from vgame.chain.deployment import open_reading
+    from vgame.chain.records import checksum_address
 
     check_number("--every", every, 0.1, 86_400)
     if (bundle is None) != (store is None):
