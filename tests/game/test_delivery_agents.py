@@ -61,7 +61,7 @@ class Sides:
         self.trainer.accept()
         if change:
             seller = self.trainer.seller
-            seal(seller.words(), seller.shape, seller.key(make=True), self.play.id, seller.public, change)
+            seal(seller.words(), seller.shape, seller.make_key(), self.play.id, seller.public, change)
         self.trainer.claim()
         self.play.pass_window()
         assert self.trainer.step()
@@ -157,7 +157,7 @@ def test_a_trainer_without_a_folder_or_with_another_state_claims_nothing(sides: 
     with pytest.raises(Abstain, match="has no delivery folder"):
         sides.trainer.claim()
     sides.trainer.seller = seller
-    seal([w + 1 for w in seller.words()], seller.shape, seller.key(make=True), sides.play.id, seller.public)
+    seal([w + 1 for w in seller.words()], seller.shape, seller.make_key(), sides.play.id, seller.public)
     with pytest.raises(Abstain, match="holds the state"):
         sides.trainer.claim()
     assert sides.play.phase is Phase.ACCEPTED
@@ -165,7 +165,7 @@ def test_a_trainer_without_a_folder_or_with_another_state_claims_nothing(sides: 
 
 def test_a_damaged_key_is_named(sides: Sides) -> None:
     seller = sides.trainer.seller
-    assert len(seller.key(make=True)) == 32 and (seller.folder / "key").stat().st_mode & 0o077 == 0
+    assert len(seller.make_key()) == 32 and (seller.folder / "key").stat().st_mode & 0o077 == 0
     (seller.folder / "key").write_bytes(b"short")
     with pytest.raises(DeliveryError, match="holds 5 bytes"):
         seller.offer()
@@ -179,7 +179,7 @@ def test_only_a_delegate_with_a_copy_of_the_folder_delivers(sides: Sides) -> Non
     second.seller = Seller(sides.folder / "second", sides.play.id, SIZES, sides.words)
     with pytest.raises(DeliveryError, match="key cannot be read"):
         second.step()
-    second.seller.key(make=True)
+    second.seller.make_key()
     with pytest.raises(Abstain, match="another key or state"):
         second.step()
     shutil.copyfile(sides.trainer.seller.folder / "key", second.seller.folder / "key")
@@ -343,7 +343,7 @@ def test_a_wrong_true_hash_is_complained_about_without_the_key(sides: Sides) -> 
 
     sides.trainer.accept()
     seller = sides.trainer.seller
-    offer = seal(seller.words(), seller.shape, seller.key(make=True), sides.play.id, seller.public, lie)
+    offer = seal(seller.words(), seller.shape, seller.make_key(), sides.play.id, seller.public, lie)
     final = sides.machine.checkpoints[-1]
     write_offer(seller.public, sides.play.id, replace(offer, final_state=final))
     sides.trainer.claim()

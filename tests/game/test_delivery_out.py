@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ from vgame.delivery.sealed import Piece
 from vgame.errors import DeliveryError, VgameError
 from vgame.job.weights import read_weights
 from vgame.program.program import TensorLabel
+from vgame.system.files import half_file
 from vgame.system.progress import Reporter
 
 
@@ -51,29 +53,17 @@ BREAKS: dict[str, Break] = {
     "its folder is gone": lambda out, _: out.parent.rename(out.parent.with_name("gone")),
     "its header is not made": lambda _, patch: patch.setattr(received, "pack_header", full),
     "a type that is unknown": lambda _, patch: patch.setattr(received, "TYPES", {}),
-    "no room for its size": lambda _, patch: patch.setattr(received, "open", Narrow.open, raising=False),
+    "no room for its size": lambda _, patch: patch.setattr(received, "half_file", narrow),
     "no room for a tensor": lambda _, patch: patch.setattr(received.StateFile, "write", full),
     "no room at its end": lambda _, patch: patch.setattr(os, "fsync", full),
 }
 
 
-class Narrow:
+@contextmanager
+def narrow(*args: Any) -> Iterator[tuple[Any, Path]]:
     """A file on a full disk."""
-
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    @classmethod
-    def open(cls, *args: Any) -> Narrow:
-        return cls(open(*args))
-
-    truncate = write = full
-
-    def __enter__(self) -> Any:
-        return self.file.__enter__()
-
-    def __exit__(self, *args: Any) -> None:
-        self.file.__exit__(*args)
+    with half_file(*args) as (_, half):
+        yield SimpleNamespace(truncate=full, write=full), half
 
 
 @pytest.fixture

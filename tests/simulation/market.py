@@ -237,7 +237,7 @@ class Crowd(Strangers):
         if "patience" in world.enabled:
             late = [BLOCK * blocks for blocks in (4, 2, 1, 0, -1, -3)]  # before the last second
             crook.patience = tape.pick([world.spec.key_window * n // 12 for n in range(12)] + late)
-        flawed(crook.public, job, crook.key(make=True), flaw, tape.byte())
+        flawed(crook.public, job, crook.make_key(), flaw, tape.byte())
         if "offers" in world.enabled:
             crook.other = folder / "other"
             self._other_offer(crook, job)

@@ -112,7 +112,7 @@ class Exchange:
 
     def _seal(self) -> None:
         """Encrypt with the cheat's change. The offer always has the true final state, because the claim is honest."""
-        seller, key = self.seller, self.seller.key(make=True)
+        seller, key = self.seller, self.seller.make_key()
         final = self.trainer.checkpoint(len(self.trainer.machine.checkpoints))[0]
         words = self.cheat.other(self.words) if self.cheat.other else self.words
         offer = seal(words, seller.shape, key, self.job, seller.public, self.cheat.change)

@@ -7,12 +7,11 @@ whole or not there. Equivalent to: `write_weights(path, pack_weights(...))` of t
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from math import prod
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.state_keys import TYPES
 from vgame.job.weights import metadata, pack_header
-from vgame.system.files import HALF, MODE, remove_halves
+from vgame.system.files import flush, half_file, remove_halves
 
 
 def refuse_place(path: Path) -> None:
@@ -74,17 +73,11 @@ class StateFile:
 
     def __enter__(self) -> StateFile:
         remove_halves(self.folder)
-        descriptor, half = tempfile.mkstemp(HALF, ".state.", self.folder)
-        self.half, self.file = Path(half), open(descriptor, "wb")
-        try:
-            with suppress(OSError):  # some file systems have no locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)  # its writer lives
-            os.fchmod(descriptor, MODE)
+        with ExitStack() as stack:
+            self.file, self.half = stack.enter_context(half_file(self.folder, "state"))
             self.file.truncate(self.size)
             self.file.write(self.head)
-        except BaseException as problem:
-            self.__exit__(type(problem))
-            raise
+            self.end = stack.pop_all()
         return self
 
     def write(self, piece: Piece, leaves: np.ndarray) -> None:
@@ -99,14 +92,10 @@ class StateFile:
             self.file.write(memoryview(values.to(dtype).view(torch.uint8).numpy()))
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        try:
-            with self.file:
-                if kind is None:
-                    self.file.flush()
-                    os.fsync(self.file.fileno())
-                    self._move()
-        finally:
-            self.half.unlink(missing_ok=True)
+        with self.end:
+            if kind is None:
+                flush(self.file)
+                self._move()
 
     def _move(self) -> None:
         try:

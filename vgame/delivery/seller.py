@@ -8,7 +8,6 @@ A killed process goes on: the key is written before anything is sealed with it, 
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +35,7 @@ from vgame.delivery.sealed import (
     write_offer,
 )
 from vgame.errors import Abstain, DeliveryError, VgameError
+from vgame.system.files import remove_halves, write_atomic
 
 PAUSES = 9  # times as long as it takes to seal the state again, before it is sealed once more
 Attempt = Callable[..., bool]
@@ -57,21 +57,19 @@ class Seller:
     def public(self) -> Path:
         return self.folder / "public"
 
-    def key(self, make: bool = False) -> bytes:
-        """The key; `make` one if there is none. DeliveryError where it is not 32 bytes."""
+    def make_key(self) -> bytes:
+        """The key, which is new if there is none; before the claim, since a key that another account has put there
+        would be known to it."""
+        for folder in (self.folder, self.public):
+            own_folder(folder, 0o755)
+        remove_halves(self.folder)
+        if not (path := self.folder / "key").exists():
+            write_atomic(path, secrets.token_bytes(KEY_BYTES), mode=0o600)
+        return self.key()
+
+    def key(self) -> bytes:
+        """The key; DeliveryError where it is not 32 bytes."""
         path = self.folder / "key"
-        if make:  # before the claim: a key that another account has put there would be known to it
-            for folder in (self.folder, self.public):
-                own_folder(folder, 0o755)
-        if make and not path.exists():
-            half = self.folder / ".key.half"
-            half.unlink(missing_ok=True)
-            descriptor = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(half, path)  # whole or not there
         try:
             found = path.read_bytes()
         except OSError as error:
@@ -80,10 +78,9 @@ class Seller:
             raise DeliveryError(f"{path} holds {len(found)} bytes, a key has {KEY_BYTES}; restore it from a copy")
         return found
 
-    def offer(self, make: bool = True) -> Offer:
-        """What the claim commits to; the state is sealed where it was not yet, or is not whole, with a new key if there
-        is none (`make`)."""
-        key = self.key(make)
+    def offer(self) -> Offer:
+        """What the claim commits to; the state is sealed where it was not yet, or is not whole."""
+        key = self.make_key()
         with suppress(DeliveryError):
             check_sizes(self.public, self.shape)
             if offer := self._written(key):

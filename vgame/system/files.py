@@ -10,8 +10,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
@@ -31,29 +31,42 @@ def _umask() -> int:
 MODE = 0o666 & ~_umask()  # of files that are made; at the import, while there is one thread
 
 
-def write_atomic(path: Path, data: bytes | Iterable[bytes | memoryview] | Callable[[IO[bytes]], None]) -> None:
-    """Write to a temporary file beside the target, flush it to the disk, then rename. The file is locked as long as its
-    writer lives. Pieces are written as they come; a function writes by itself."""
+@contextmanager
+def half_file(folder: Path, name: str, mode: int = MODE) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file in a folder, locked as long as its writer lives. What has not been moved at the end is removed."""
+    descriptor, half = tempfile.mkstemp(HALF, f".{name}.", folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            with suppress(OSError):  # some file systems have no locks: what is left there stays
+                fcntl.flock(file, fcntl.LOCK_EX)
+            os.fchmod(descriptor, mode)
+            yield file, Path(half)
+    finally:
+        Path(half).unlink(missing_ok=True)
+
+
+def write_atomic(
+    path: Path, data: bytes | Iterable[bytes | memoryview] | Callable[[IO[bytes]], None], mode: int = MODE
+) -> None:
+    """Write to a temporary file beside the target, flush it to the disk, then rename. Pieces are written as they come;
+    a function writes by itself."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(HALF, f".{path.name}.", path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                with suppress(OSError):  # some file systems have no locks: what is left there stays
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                os.fchmod(descriptor, MODE)
-                if callable(data):
-                    data(file)
-                else:
-                    file.writelines([data] if isinstance(data, bytes | bytearray | memoryview) else data)
-                file.flush()
-                os.fsync(descriptor)
-                os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with half_file(path.parent, path.name, mode) as (file, half):
+            if callable(data):
+                data(file)
+            else:
+                file.writelines([data] if isinstance(data, bytes | bytearray | memoryview) else data)
+            flush(file)
+            os.replace(half, path)
     except OSError as error:
         raise VgameError(f"{path} cannot be written: {error.strerror or error}; nothing was changed") from None
+
+
+def flush(file: IO[bytes]) -> None:
+    """What was written is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def copy_file(descriptor: int, target: Path) -> None:
