@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("simulation", "game", "twin", ""))]
 
+from bazaar import Bazaar  # noqa: E402
 from chorus import Chorus  # noqa: E402
 from sale import Sale  # noqa: E402
 from several import Several  # noqa: E402
@@ -41,13 +42,13 @@ SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
 TURNS = ("vgame/chain/turns.py", "tests/simulation/chorus.py")  # where a role has several endpoints
 UNUSED = {
-    "dispute": (*SALES, *SEVERAL, *TURNS), "sale": (*SEVERAL, *TURNS), "several": (*SALES, *TURNS), "chorus": SALES,
+    "dispute": (*SALES, *SEVERAL, *TURNS), "sale": (*SEVERAL, *TURNS), "several": (*SALES, *TURNS), "chorus": SALES, "bazaar": (),
 }  # fmt: skip
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*.py", ":(exclude)contracts/findings.toml")
-STORIES: dict[str, type[Story]] = {"dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus}
-FLAGS = {"dispute": "", "sale": "--sales ", "several": "--several ", "chorus": "--endpoints "}
+STORIES: dict[str, type[Story]] = {"dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus, "bazaar": Bazaar}
+FLAGS = {"dispute": "", "sale": "--sales ", "several": "--several ", "chorus": "--endpoints ", "bazaar": "--sales --endpoints "}
 SAME = ("inside", "commit", "story")
 PART = 500  # seeds between two records
 

@@ -25,6 +25,7 @@ import vgame.agents.staking
 from vgame.agents.named_jobs import Limits
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain import pauses
+from vgame.chain.abi import called
 from vgame.chain.pauses import LONGEST, PAUSE, Pauses
 from vgame.chain.records import Level, Phase, Status, Turn
 from vgame.commit.merkle import Kind
@@ -298,7 +299,7 @@ def test_proofs_that_strangers_copy_cost_no_bond(monkeypatch: pytest.MonkeyPatch
 
         def copied(to: Any, data: bytes, value: int = 0, gas: int | None = None) -> Any:
             chain.advance(BLOCK - 2)
-            if play.client.called(data)[0] == "prove":
+            if called(play.client.contract, data)[0] == "prove":
                 copies.send(to, data, value, gas)
             return usual(to, data, value, gas)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from vgame.agents import order
@@ -30,5 +31,6 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     "each endpoint keeps a role from its end": (Lasting, "held", _by_all),
     "uses the first endpoint alone": (Turns, "next", lambda self: None),
     "takes the least count": (Chain, "middle", _least),
+    "lets an endpoint hold a look": (Turns, "timed", lambda self: nullcontext()),
     "begins at the first endpoint alone": (order, "anywhere", lambda chain, question: question()),
 }

@@ -14,6 +14,12 @@ from world import Seat, World
 from vgame.chain.turns import Endpoint, Turns
 
 NODES = 3
+SLOW = 8  # looks for which a slow node may hold one
+
+
+def looks_at(world: World) -> int:
+    """Looks in a row that may show nothing."""
+    return 2 + SLOW * ("slow" in world.enabled)
 
 
 class ChorusGame(SimGame):
@@ -43,7 +49,8 @@ class Singer(Player):
 class Chorus(Story):
     """`players`: those at three nodes."""
 
-    player, looks = Singer, 2
+    player = Singer
+    looks = property(lambda self: looks_at(self.world))
 
 
 __all__ = ["Chorus"]

@@ -10,18 +10,21 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
+import requests
 from branches import START, Tx
 from endpoint import Eth, Faults, Function, SimChain, SimGame
 from seats import Mortal, Player, SimWallet
 from world import Seat, World
 
+from vgame.chain import http
 from vgame.chain.pauses import LONGEST
 
-MANNERS = ("fair", "away", "still", "state", "lie", "undisputed", "time", "fees")
+MANNERS = ("fair", "away", "still", "state", "lie", "undisputed", "time", "fees", "slow")
 BESIDE = ("logs", "estimates", "keeps")  # each may come to a manner that answers
 ESTIMATE = 300_000  # gas, of any call
 SHIFTS = (600, 3_600, 100_000, -600)  # seconds
 FEES = (0.001, 0.5, 3.0, 100.0)  # times the base fee
+SLOW = (1, 9, 59)  # seconds of each reply, fewer than one may take
 OFTEN = 10  # transactions of one call within OFTEN pauses, at most: after 0, 12, 36, 84, 180 seconds, ...
 
 
@@ -32,9 +35,12 @@ class Hostile(Mortal):
         super().__init__(world)
         tape = world.tape
         self.drawn, self.ready, self.taken = tape.pick(MANNERS), ready, 0
+        if self.drawn == "slow" not in world.enabled:
+            self.drawn = "away"
         self.turns, self.after = 4 * tape.below(256) * tape.below(2), tape.below(6) * tape.below(2)
         self.beside = {name for name in BESIDE if tape.below(2)}
         self.manner, self.since, self.shift, self.dear = "fair", inf, 0, 1.0
+        self.seconds = 0
         self.kept: list[Tx] = []
         self.sent: dict[tuple[int, bytes], dict[int, float]] = {}  # of one life and call: times, by number
 
@@ -43,6 +49,11 @@ class Hostile(Mortal):
             self.turn()
         if self.kept and self.world.tape.chance(2):
             self.publish(self.kept.pop())
+        if self.manner == "slow":
+            left = http._LAST.get() - self.world.now  # as `replies_until` has it
+            self.world.clock.sleep(min(self.seconds, max(left, 0)))
+            if self.seconds > left:
+                raise requests.Timeout("no reply in time")
         return super().asked()
 
     def turn(self) -> None:
@@ -65,6 +76,8 @@ class Hostile(Mortal):
                 self.shift = tape.pick(SHIFTS)
             case "fees":
                 self.dear = tape.pick(FEES)
+            case "slow":
+                self.seconds = tape.pick(SLOW)
         if "logs" in self.beside:
             f.logs, f.frozen = inf, f.frozen or head
         world.log(f"a node is hostile from now on: {self.manner} {' '.join(sorted(self.beside))}")

@@ -61,15 +61,19 @@ class Received:
 class Sale(Story):
     """`patches`: (module, name, instead) of broken rules."""
 
+    player: type[Party] = Party
+
     def __init__(self, tape: Tape, inside: bool = True, patches: tuple[tuple[Any, str, Any], ...] = ()) -> None:
         self.world: Any = Market(tape, inside)
         world, self.patches, self.cast, self.until = self.world, patches, Cast(), 0.0
         self.roles = tape.pick((("buyer",), ("seller",), ("seller", "buyer")))
         self.cheats, self.received = 0, False
         pay = reward(world)
-        self.spec = world.spec = replace(terms(world, 1), reward=pay, diverged_pay=pay // 3, **windows(world))
+        self.spec = world.spec = replace(
+            terms(world, 1, self.looks), reward=pay, diverged_pay=pay // 3, **windows(world)
+        )
         self.strangers: Any = Crowd(world, 24)
-        self.players = {role: Party(world, role, 2 + n) for n, role in enumerate(self.roles)}
+        self.players = {role: self.player(world, role, 2 + n) for n, role in enumerate(self.roles)}
         for player in self.players.values():
             player.stands = lambda: self.strangers.job(self.jobs[0]).phase
         buyer = self.players.get("buyer")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vgame.chain import final, turns
+from vgame.chain import final, http, turns
 from vgame.chain.connect import connect
 from vgame.chain.connection import FINALITY, GWEI, Chain
 from vgame.chain.embedded import serve
@@ -34,7 +34,7 @@ def urls() -> Iterator[list[str]]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1_000.0]
-    for module in (final, turns):
+    for module in (final, http, turns):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 

@@ -98,7 +98,7 @@ class NamedJobs:
         self.orders = [List(game, spec, lambda n, c=client: game.orders_of(c, n)) for client in sorted(limits.clients)]
         self.claims = List(game, spec, lambda n: game.claims_of(spec.program_root, n))
         self.named = dict.fromkeys(sorted(limits.jobs))
-        self.turn = 0  # index of the hunted claim that is read again next
+        self.turns = dict[int, int]()  # by endpoint: index of the hunted claim that is read again next
         self.whole = False  # True if all lists are read
 
     def read(self) -> None:
@@ -131,13 +131,13 @@ class NamedJobs:
         return sorted(ends, key=lambda job: ends[job])
 
     def others(self, played: Sequence[bytes]) -> list[bytes]:
-        """Other hunted claims, in turn: as many as fit into one request together with the played ones."""
-        rest = [job for job in self.hunted if job not in {*played}]
+        """Other hunted claims, in turn: as many as fit into one request together with the played ones. Each endpoint
+        shows all of them: pages in one turn for all could fall to the same endpoint again and again."""
+        rest, endpoint = [job for job in self.hunted if job not in {*played}], self.claims.game.chain.endpoint
         count = min(max(JOBS - len(played), 1), len(rest))
-        self.turn = self.turn % max(len(rest), 1)
-        chosen = (rest + rest)[self.turn : self.turn + count]
-        self.turn += count
-        return chosen
+        first = self.turns.get(endpoint, 0) % max(len(rest), 1)
+        self.turns[endpoint] = first + count
+        return (rest + rest)[first : first + count]
 
     def see(self, states: Mapping[bytes, Job]) -> None:
         """Update the state of the hunted claims."""

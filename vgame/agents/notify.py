@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,21 @@ from vgame.system.progress import fail
 
 NOTIFIED = frozenset({"dispute", "verdict", "phase", "alarm", "over"})
 LIMIT = 30.0  # maximum seconds for one command
-WAITING = 100  # maximum number of queued events; further events are dropped
+WAITING = 100  # maximum number of queued events of each rank; further events are dropped
+LATER = frozenset({"bond"})  # alarms that other accounts can cause in any number: they come after all others
 SECRETS = (KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIABLE)  # variables that the command does not inherit
 
 
 def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict[str, Any]], None]:
     """A listener that passes events to the command; VgameError if there is no such program."""
     words = _words(command)
-    events: queue.Queue[str] = queue.Queue(WAITING)
+    events: queue.PriorityQueue[tuple[int, int, str]] = queue.PriorityQueue()
+    numbers = count()
     problems: set[str] = set()
 
     def work() -> None:
         while True:
-            line = events.get()
+            *_, line = events.get()
             if (why := _run(words, line, limit)) and why not in problems:
                 problems.add(why)  # each problem is reported once
                 fail(f"{_named(command)}: {why}; the {role} goes on")
@@ -49,9 +52,9 @@ def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict
 
     def hear(event: str, fields: dict[str, Any]) -> None:
         if event in NOTIFIED:
-            line = {"time": round(time.time(), 3), "role": role, "event": event, **fields}
-            with suppress(queue.Full):
-                events.put_nowait(json.dumps(line, default=str) + "\n")
+            rank, line = int(fields.get("kind") in LATER), {"time": round(time.time(), 3), "role": role, "event": event}
+            if sum(waits == rank for waits, *_ in list(events.queue)) < WAITING:
+                events.put((rank, next(numbers), json.dumps(line | fields, default=str) + "\n"))
 
     threading.Thread(target=work, daemon=True).start()
     atexit.register(_finish, events, limit)
@@ -94,7 +97,7 @@ def _run(words: list[str], line: str, limit: float) -> str:
     return f"it ended with exit code {process.returncode}" if process.returncode else ""
 
 
-def _finish(events: queue.Queue[str], limit: float) -> None:
+def _finish(events: queue.PriorityQueue[tuple[int, int, str]], limit: float) -> None:
     """At the end of the process: process the queued events, for at most the time limit of one command."""
     end = time.monotonic() + limit
     while events.unfinished_tasks and time.monotonic() < end:

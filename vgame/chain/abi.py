@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from web3 import Web3
+from web3.exceptions import Web3Exception
 
 #: Contracts that decide elements (interface IReferee).
 REFEREES = ("Referee", "Logged", "Pointwise")
@@ -67,3 +68,14 @@ def abi_type(item: dict[str, Any]) -> str:
     if not item["type"].startswith("tuple"):
         return str(item["type"])
     return f"({','.join(abi_type(c) for c in item['components'])}){item['type'][5:]}"
+
+
+def called(contract: Any, data: bytes) -> tuple[str, int | None]:
+    """Name of a call, and the number of its dispute. Other arguments are not decoded, because one call has many
+    encodings."""
+    try:
+        function = contract.get_function_by_selector(data[:4])
+    except Web3Exception:  # a call of another contract, which then called this one
+        return "other", None
+    inputs = [i["name"] for i in function.abi["inputs"]]
+    return function.fn_name, int.from_bytes(data[36:68]) if inputs[1:2] == ["n"] else None

@@ -41,6 +41,7 @@ FINALITY = 900  # seconds until a block counts as final if a node does not name 
 DEVELOPMENT = (1337, 31337, 131277322940537)
 USUAL_TIP = 2 * GWEI  # per gas; a larger tip from an endpoint is accepted only up to the base fee
 T = TypeVar("T")
+MOST_SHOWN = 500  # characters of a node's text in an error
 PARENTS = 3  # blocks before the newest that are tried if a node does not know the newest one's hash
 
 
@@ -141,6 +142,10 @@ class Chain:
         and the contracts are checked first."""
         if self.lost:
             self._meet_again()
+        with self.turns.timed() if self.turns else nullcontext():
+            return self._ask(question)
+
+    def _ask(self, question: Callable[[], T]) -> T:
         try:
             try:
                 return question()
@@ -173,8 +178,9 @@ class Chain:
             ) from None
 
     def shown(self, text: object) -> str:
-        """An error's text, without the secrets in the endpoint's URL."""
-        return hide_secrets(str(text), self.secret)
+        """An error's text, without the secrets in the endpoint's URL, of at most MOST_SHOWN characters."""
+        most = MOST_SHOWN * len(self.secret)  # so no secret is cut where the shown text ends
+        return hide_secrets(str(text)[:most], self.secret)[:MOST_SHOWN]
 
     def _meet_again(self) -> None:
         """Check after an outage that the endpoint still has this chain and its contracts."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from web3 import Web3
-from web3.exceptions import ContractCustomError, ContractLogicError, Web3Exception
+from web3.exceptions import ContractCustomError, ContractLogicError
 
 from vgame.chain.abi import abi_type, artifact, errors, full_abi, known_revert, refuse_overlap
 from vgame.chain.connection import Chain, RefusedError, quantity
@@ -22,6 +22,7 @@ from vgame.chain.listener import Listener
 from vgame.chain.records import (
     CAUSES,
     FIELDS,
+    MOST_REQUESTS,
     Dispute,
     Event,
     Exchange,
@@ -38,6 +39,7 @@ from vgame.chain.records import (
     _dispute,
     _job,
     checksum_address,
+    sized,
     standing,
 )
 from vgame.chain.turns import anywhere
@@ -259,26 +261,17 @@ class Game:
     def dispute(self, job: bytes, number: int) -> Dispute:
         return self._record(_dispute, "getDispute", job, number)
 
-    def called(self, data: bytes) -> tuple[str, int | None]:
-        """Name of a call, and the number of its dispute. Other arguments are not decoded, because one call has many
-        encodings."""
-        try:
-            function = self.contract.get_function_by_selector(data[:4])
-        except Web3Exception:  # a call of another contract, which then called this one
-            return "other", None
-        inputs = [i["name"] for i in function.abi["inputs"]]
-        return function.fn_name, int.from_bytes(data[36:68]) if inputs[1:2] == ["n"] else None
+    def disputes(self, job: bytes, first: int = 0, count: int = PAGE, least: int = 0) -> list[Standing]:
+        """Disputes from `first` on, at most `count` of them, with turn and deadline, in one request. EndpointError if
+        the reply has fewer than `least`."""
+        read = lambda a: [standing(first + i, s) for i, s in enumerate(sized(a, least, count))]  # noqa: E731
+        return self._record(read, "getDisputes", job, first, count)
 
-    def disputes(self, job: bytes, first: int = 0, count: int = PAGE) -> list[Standing]:
-        """Disputes from `first` on, at most `count` of them, with turn and deadline, in one request."""
-        return self._record(
-            lambda a: [standing(first + i, s) for i, s in enumerate(a)], "getDisputes", job, first, count
-        )
-
-    def all_disputes(self, job: bytes, count: int | None = None) -> Iterator[Standing]:
-        """Every dispute of a job, page by page; `count`: the upper bound, by default the job's own count."""
-        for first in range(0, self.job(job).disputes if count is None else count, PAGE):
-            yield from self.disputes(job, first)
+    def all_disputes(self, job: bytes, count: int | None = None, first: int = 0) -> Iterator[Standing]:
+        """Every dispute of a job from `first` on, page by page; `count`: how many it has, by default as it shows."""
+        total = self.job(job).disputes if count is None else count
+        for n in range(first, total, PAGE):
+            yield from self.disputes(job, n, PAGE, min(PAGE, total - n))
 
     def exchange(self, job: bytes) -> Exchange:
         """The state of a job's delivery."""
@@ -294,7 +287,8 @@ class Game:
 
     def requests(self, job: bytes) -> list[Request]:
         """All requests for pieces of the ciphertext."""
-        return self._record(lambda a: [Request(i, *r) for i, r in enumerate(a)], "getRequests", job)
+        read = lambda a: [Request(i, *r) for i, r in enumerate(sized(a, 0, MOST_REQUESTS))]  # noqa: E731
+        return self._record(read, "getRequests", job)
 
     def verdict(self, job: bytes) -> Verdict:
         return self._record(lambda a: Verdict(Level(a[0]), *a[1:7], CAUSES[a[7]], *a[8:]), "getVerdict", job)
@@ -308,7 +302,8 @@ class Game:
 
     def posts(self, job: bytes, kind: Level, where: Sequence[int]) -> list[Post]:
         """Posts for checkpoint intervals (SEGMENT), steps (TRACE), or elements at positions (ELEMENT)."""
-        return self._record(lambda a: [Post(*p) for p in a], "getPosts", job, kind, list(where))
+        read = lambda a: [Post(*p) for p in sized(a, len(where), len(where))]  # noqa: E731
+        return self._record(read, "getPosts", job, kind, list(where))
 
     def segment_root(self, job: bytes, checkpoint: int) -> bytes | None:
         return self._posted(job, Level.SEGMENT, checkpoint).root
@@ -336,7 +331,7 @@ class Game:
         found: list[bytes] = []
         total = first + 1
         while first + len(found) < total:
-            page, total = self._call(name, key, first + len(found), PAGE)
+            page, total = self._record(lambda a: (sized(a[0], 0, PAGE), a[1]), name, key, first + len(found), PAGE)
             if not page:
                 break
             found += page

@@ -15,6 +15,14 @@ from vgame.errors import ChainError
 checksummed = lru_cache(4096)(to_checksum_address)
 #: The zero address, for an order without a trainer or guardian.
 NOBODY = "0x" + 40 * "0"
+MOST_REQUESTS = 64  # of one delivery: Delivery.MAX_REQUESTS
+
+
+def sized(values: list[Any], least: int, most: int) -> list[Any]:
+    """A list in a reply; ValueError if no contract replies with one of that length."""
+    if not least <= len(values) <= most:
+        raise ValueError(f"{len(values)} entries, {least} to {most} are possible")
+    return values
 
 
 def checksum_address(text: str) -> str:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from vgame.chain.http import replies_until
-from vgame.errors import VgameError
+from vgame.errors import ChainError, VgameError
 
 T = TypeVar("T")
 
 SHORTEST, LONGEST = 15.0, 300.0  # seconds for which an endpoint that failed is left out: the first time, at most
-OTHERS = 10.0  # seconds for each other endpoint to take a transaction
+PATIENCE = 60.0  # seconds of one look that the replies of its endpoint may take
+OTHERS = 10.0  # the same of each other endpoint, which takes transactions and shows counts, fees and receipts
+STALE = 600.0  # seconds after which requests without a new look count as one
 
 
 class Connection(Protocol):
@@ -49,13 +51,17 @@ class Endpoint:
     form: str = ""
     until: float = 0.0  # left out until then, on the monotonic clock
     pause: float = SHORTEST
+    spent: float = 0.0  # seconds that its replies took in this look
 
 
 class Turns:
-    """The endpoints of a chain; `at`: the one in use."""
+    """The endpoints of a chain; `at`: the one in use, `own`: that of the look. INVARIANT: no endpoint holds a look for
+    longer than PATIENCE and one reply, however many replies it gives; if each one takes longer, twice as long."""
 
     def __init__(self, chain: Connection, endpoints: Sequence[Endpoint]) -> None:
-        self.chain, self.all, self.at = chain, list(endpoints), 0
+        self.chain, self.all, self.at, self.own = chain, list(endpoints), 0, 0
+        self.patience, self.held = PATIENCE, 0  # how many looks in a row took longer
+        self.begun = time.monotonic()
         self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
         chain.checks.insert(0, self._try)
         self._take(0)
@@ -69,13 +75,41 @@ class Turns:
     def next(self) -> None:
         """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time."""
         self._leave()
+        self._end_look()
         now, count = time.monotonic(), len(self.all)
         order = [(self.at + n) % count for n in range(1, count + 1)]
         ready = [n for n in order if self.all[n].until <= now]
         self._take(ready[0] if ready else min(order, key=lambda n: self.all[n].until))
+        self.own = self.at
+
+    def _end_look(self) -> None:
+        self.held = self.held + 1 if self.all[self.own].spent >= self.patience else 0
+        if self.held >= len(self.all):
+            self.patience, self.held = 2 * self.patience, 0
+        self.begun = time.monotonic()
+        for endpoint in self.all:
+            endpoint.spent = 0.0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """A request to the endpoint in use; ChainError if its replies have taken too much of this look."""
+        begin, used = time.monotonic(), self.all[self.at]
+        if begin - self.begun > STALE:
+            self._end_look()
+        left = (self.patience if self.at == self.own else OTHERS) - used.spent
+        try:
+            if left <= 0:
+                self.chain.lost = True
+                raise ChainError(
+                    f"the replies of {used.url} to one look took {used.spent:.0f} s: another endpoint is used"
+                )
+            with replies_until(begin + left):
+                yield
+        finally:
+            used.spent += time.monotonic() - begin
 
     def each(self) -> Iterator[None]:
-        """The endpoint in use, then each other one that is not left out, for a short time."""
+        """The endpoint in use, then each other one that is not left out."""
         with self.back():
             yield
             first, now = self.at, time.monotonic()
@@ -83,8 +117,7 @@ class Turns:
                 if n != first and endpoint.until <= now:
                     self._leave()
                     self._take(n)
-                    with replies_until(time.monotonic() + OTHERS):
-                        yield
+                    yield
 
     @contextmanager
     def back(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from eth_account import Account
@@ -107,9 +107,8 @@ class Wallet:
         for _ in range(RAISES):
             self._check_owned(tx["value"] + tx["gas"] * most)
             refusal = self._offer(tx | {"maxPriorityFeePerGas": tip, "maxFeePerGas": most}, sent)
-            for digest in sent:
-                if (receipt := self.chain.receipt(digest, 0)) is not None:
-                    return receipt
+            if (receipt := self._shown(sent, tx["nonce"])) is not None:
+                return receipt
             reply = str(refusal and refusal.answer)[:MOST_TEXT].lower()
             if refusal is not None and CAPPED not in reply and not TOO_CHEAP.search(reply):
                 raise refusal
@@ -141,12 +140,10 @@ class Wallet:
         receipt, so the count is read twice."""
         count = 0
         for _ in range(WAITS):
-            if (receipt := self.chain.receipt(sent[-1], RECEIPT_TIMEOUT / WAITS)) is not None:
-                return receipt
+            self.chain.receipt(sent[-1], RECEIPT_TIMEOUT / WAITS)
             before, count = count, self._count()
-            for digest in sent if count > number else ():
-                if (receipt := self.chain.receipt(digest, 0)) is not None:
-                    return receipt
+            if (receipt := self._shown(sent, number, count)) is not None:
+                return receipt
             if min(before, count) > number:
                 raise NotYet(
                     f"{self.chain.url} has another transaction {number} of {self.address}, of another process with "
@@ -158,6 +155,15 @@ class Wallet:
                 f"transaction {number} of {self.address} cannot be included before transaction {count}, which "
                 f"{self.chain.url} does not have"
             )
+        return None
+
+    def _shown(self, sent: Sequence[bytes], number: int, count: int | None = None) -> Any:
+        """The receipt of one of the transactions with this number, if there is one. Of several endpoints one may invent
+        it: the transaction count has to show it too."""
+        for digest in sent:
+            if (receipt := self.chain.receipt(digest, 0)) is not None:
+                several = self.chain.turns is not None
+                return receipt if not several or (self._count() if count is None else count) > number else None
         return None
 
     def _count(self) -> int:

@@ -87,6 +87,7 @@ class Calls:
         wanted = unrequested(s, missing.chunks)
         fresh = self._fresh_among(s, wanted, missing)
         wanted = [place for place in wanted if place not in fresh]
+        s = self._priced(s) if wanted else s
         problem: VgameError | None = hidden if isinstance(hidden, ChainError | NotYet) else None
         asked = False
         try:
@@ -158,6 +159,13 @@ class Calls:
         price = probing(s, place, self.shape.gas_of)
         return [] if price is None else [(place, price)]
 
+    def _priced(self, s: Snapshot) -> Snapshot:
+        """With the middle fees of several endpoints: prices at a false one's would use up the budget."""
+        if not self.game.chain.turns:
+            return s
+        base, tip = self.game.chain.fees(of_all=True)
+        return replace(s, base=base, tip=tip)
+
     def _request(self, s: Snapshot, index: int, tensor: int, chunk: int, price: int) -> None:
         """Unaffordable where it cannot be paid. A request that was sent is made, until a later look shows otherwise."""
         cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
@@ -173,7 +181,7 @@ class Calls:
         """The requests that were not raised, and why; they stop nothing. While it can be declined, none is raised
         before all can be paid; a later look shows whether a raise was made."""
         duties = raising(s)
-        prices = prices_of(s, duties, self.shape.gas_of)
+        prices = prices_of(self._priced(s) if duties else s, duties, self.shape.gas_of)
         dear = ChainError("a higher price could make the answers cost more than what the client loses without them")
         failed: dict[int, VgameError] = {d.request.index: dear for d in duties if d.request}
         raises = [r for d in duties if (r := d.request) and r.index in prices]
@@ -207,7 +215,7 @@ class Calls:
     def _check_funds(self, s: Snapshot, cost: int, what: str) -> None:
         """Unaffordable where the account cannot pay it, or could not decline any more; what the contract owes is taken
         first, and Paused if that waits."""
-        base, tip = self.game.chain.fees()
+        base, tip = self.game.chain.fees(of_all=True)
         calls, also = (2, " and still decline") if undecided(s) else (1, "")
         needed, address = cost + calls * CALL_GAS * (2 * base + tip), self.game.wallet.address
         if self.game.chain.balance(address) < needed and self.game.credits(address):

@@ -14,10 +14,9 @@ from vgame.chain.connection import FINALITY
 from vgame.chain.final import MOMENT
 from vgame.chain.game import Game
 from vgame.chain.pauses import PAUSE
-from vgame.chain.records import Exchange, Job, Phase, Request
+from vgame.chain.records import MOST_REQUESTS, Exchange, Job, Phase, Request
 from vgame.errors import ChainError, Paused, VgameError
 
-MOST_REQUESTS = 64  # Delivery.MAX_REQUESTS
 WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
 STEADY = 4  # times the base fee that a request's price still holds
 OWN_GAS = 120_000  # of a `request`, at most (docs/gas.json); a `raise` counts the same

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from vgame.chain.abi import called
 from vgame.chain.game import Game
 from vgame.chain.records import CAUSES, Event, Level, Phase
 from vgame.program.program import Program
@@ -112,7 +113,7 @@ def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> lis
         if event.transaction in seen:
             continue
         tx = web3.eth.get_transaction(bytes.fromhex(event.transaction))
-        name, named = game.called(bytes(tx["input"]))
+        name, named = called(game.contract, bytes(tx["input"]))
         if name in BEFORE or name in AFTERWARDS:
             continue
         named = event.args.get("dispute", named)

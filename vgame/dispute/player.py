@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from vgame.chain.connection import Chain
-from vgame.chain.game import PAGE, Game
+from vgame.chain.game import Game
 from vgame.chain.records import Dispute, Job, JobSpec, Phase, Standing, Status, Turn
 from vgame.commit.machine import Machine
 from vgame.errors import ContractError, EndpointError, Paused, VgameError
@@ -116,8 +116,7 @@ class Player:
         return found
 
     def _read(self, job: Job, known: Sequence[Standing]) -> list[Standing]:
-        pages = (self.game.disputes(self.id, first) for first in range(len(known), job.disputes, PAGE))
-        return [*known, *(standing for page in pages for standing in page)]
+        return [*known, *self.game.all_disputes(self.id, job.disputes, len(known))]
 
     def plays(self, job: Job, d: Dispute) -> bool:
         """Does this player take part in the dispute?"""

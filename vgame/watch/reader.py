@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vgame.chain.abi import called
 from vgame.chain.connection import RefusedError, TransactionNotFound
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Event, Job, Phase, delivery_window
@@ -132,7 +133,7 @@ class Reader:
 
     def _transaction(self, digest: str, block: int) -> Transaction:
         sender, data, gas = self._alone(digest, block) or self._searched(digest)
-        name, number = self.game.called(data)
+        name, number = called(self.game.contract, data)
         if name == "prove":
             self._keep_proof(digest, data)
         return Transaction(name, number, sender, gas, len(data), self._time(block), block)
