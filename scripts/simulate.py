@@ -40,15 +40,20 @@ UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
 SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
-TURNS = ("vgame/chain/turns.py", "tests/simulation/chorus.py")  # where a role has several endpoints
+TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # where a role has several endpoints
 UNUSED = {
-    "dispute": (*SALES, *SEVERAL, *TURNS), "sale": (*SEVERAL, *TURNS), "several": (*SALES, *TURNS), "chorus": SALES, "bazaar": (),
+    "dispute": (*SALES, *SEVERAL, *TURNS), "sale": (*SEVERAL, *TURNS), "several": (*SALES, *TURNS),
+    "chorus": SALES, "bazaar": (),
 }  # fmt: skip
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*.py", ":(exclude)contracts/findings.toml")
-STORIES: dict[str, type[Story]] = {"dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus, "bazaar": Bazaar}
-FLAGS = {"dispute": "", "sale": "--sales ", "several": "--several ", "chorus": "--endpoints ", "bazaar": "--sales --endpoints "}
+STORIES: dict[str, type[Story]] = {
+    "dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus, "bazaar": Bazaar,
+}  # fmt: skip
+FLAGS = {
+    "dispute": "", "sale": "--sales ", "several": "--several ", "chorus": "--endpoints ", "bazaar": "--market ",
+}  # fmt: skip
 SAME = ("inside", "commit", "story")
 PART = 500  # seeds between two records
 
@@ -66,7 +71,10 @@ def explain(tape: Tape, inside: bool, kind: str) -> None:
 
 def commit(kind: str) -> str:
     """The last one that changed what is played; with a + where files differ from it."""
-    own = (*(("vgame/delivery",) if kind == "sale" else ()), *(f":(exclude){path}" for path in UNUSED[kind]))
+    own = (
+        *(("vgame/delivery",) if kind in ("sale", "bazaar") else ()),
+        *(f":(exclude){path}" for path in UNUSED[kind]),
+    )
     git, played = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True), (*PLAYED, *own, *BESIDE)
     found = git(["git", "log", "-1", "--format=%H", "--", *played]).stdout[:12]
     return found + "+" * bool(git(["git", "status", "--porcelain", "-uno", "--", *played]).stdout)
@@ -136,7 +144,12 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=100)
     parser.add_argument("--tape", help="bytes in hex")
     parser.add_argument("--seed", type=int)
-    for kind, what in (("sale", "deliveries"), ("several", "each role twice"), ("chorus", "three nodes a role")):
+    for kind, what in (
+        ("sale", "deliveries"),
+        ("several", "each role twice"),
+        ("chorus", "three nodes a role"),
+        ("bazaar", "deliveries, three nodes a role"),
+    ):
         parser.add_argument(
             FLAGS[kind].strip(), dest="kind", action="store_const", const=kind, default="dispute", help=what
         )

@@ -16,6 +16,7 @@ from revm_calls import SELECTORS, decode_log
 from shelf import elements
 
 from vgame.chain.records import Job, Phase
+from vgame.delivery.rules import OWN_GAS
 from vgame.delivery.sealed import Shape
 
 SHORTLY = 120  # seconds between a look and what it sends
@@ -112,13 +113,15 @@ class Verdict:
         return reward if decided else reward - reward // 4
 
     def _too_dear(self) -> bool:
-        """Could answers to all chunks that are not on chain cost more than the budget, at some base fee that was?"""
+        """Could answers to all chunks that are not on chain, and the client's own calls, cost more than the budget, at
+        some base fee that was?"""
         requests, gas = self.sale.view.requests(self.sale.jobs[0]), self._gas
         here = [r for r in requests if r.answered_at and not r.dropped]
-        paid = sum(gas[r.tensor, r.chunk] * r.price for r in here)
-        rest = sum(gas.values()) - sum(gas[place] for place in {(r.tensor, r.chunk) for r in here})
+        rest = [gas[place] for place in gas if place not in {(r.tensor, r.chunk) for r in here}]
         top = max(block.base_fee for block in self._blocks())
-        return rest * top > min(self._budget(), 2 * self._budget() - paid)
+        own, budget = OWN_GAS * (top + self.world.tip), self._budget()
+        paid = sum(gas[r.tensor, r.chunk] * r.price for r in here) + len(requests) * own
+        return sum(rest) * top + len(rest) * own > min(budget, 2 * budget - paid)
 
     def _answers(self) -> list[str]:
         """No chunk is paid twice. The open requests keep to the budget, all of them to twice the budget; tests of a

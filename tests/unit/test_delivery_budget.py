@@ -119,6 +119,16 @@ def raised(s: Snapshot, gas) -> dict[int, int]:
     return prices_of(s, raising(s), gas)
 
 
+def test_a_raise_leaves_what_other_outgrown_requests_need() -> None:
+    """Those that are not due yet."""
+    cheap = chunks(20, price=BASE - 1)
+    since = UNTIL - 4_000 - KEY // 2
+    due = [replace(r, deferred_at=since - 1, since=since - 1) for r in cheap[:2]]
+    assert raised(at(UNTIL - 4_000, *due), dear) == dict.fromkeys(range(2), STEADY * BASE)
+    ten = raised(at(UNTIL - 4_000, *due, *cheap[2:10]), dear)
+    assert set(ten) == {0, 1} and BASE < ten[0] == ten[1] <= 2 * BASE
+
+
 def test_before_the_end_all_outgrown_requests_are_raised_or_none() -> None:
     cheap = chunks(10, price=BASE - 1)
     assert raised(at(UNTIL - 1_000, *cheap), answer) == dict.fromkeys(range(10), STEADY * BASE)

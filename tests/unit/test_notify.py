@@ -76,6 +76,17 @@ def test_a_command_that_hangs_is_ended_with_its_children(
     assert beats.stat().st_size == size
 
 
+def test_alarms_of_strangers_keep_no_own_one_back(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    hear = notify(f"sh -c 'sleep 0.2; cat >> {told}'", "monitor")
+    for n in range(300):
+        hear("alarm", {"kind": "bond", "job": f"{n}"})
+    for kind in ("clock", "stuck"):
+        hear("alarm", {"kind": kind, "job": "own"})
+    until(lambda: len(lines(told)) >= 3)
+    assert {"clock", "stuck"} < {line["kind"] for line in lines(told)[:3]}
+
+
 @pytest.mark.parametrize("command, why", [("sh -c 'exit 3'", "exit code 3"), ("/dev/null", "Permission denied")])
 def test_a_failing_command_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, why: str

@@ -130,6 +130,7 @@ def test_one_endpoint_of_three_sets_no_fees(urls: list[str], first: int, monkeyp
         return reply | {"result": reply["result"] | {"baseFeePerGas": hex(450 * GWEI)}} if "Block" in method else reply
 
     monkeypatch.setattr(falsified, "make_request", dear)
+    falsified._request_func_cache = (None, None)
     for _ in range(3):
         chain.turn()
         before = chain.balance(wallet.address)

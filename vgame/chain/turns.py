@@ -133,12 +133,14 @@ class Turns:
         self.tried = True
 
     def _leave(self) -> None:
-        """Note how the endpoint in use has done."""
-        used, chain = self.all[self.at], self.chain
-        if chain.lost and (self.tried or not used.lost):
+        """Note how the endpoint in use has done. One that failed, or took long in its own look, is left out for longer
+        and longer; another one's look does not show that it is well again."""
+        used, chain, own = self.all[self.at], self.chain, self.at == self.own
+        failed = chain.lost and (self.tried or not used.lost)
+        if failed or (own and used.spent > self.patience / 2):
             used.until = time.monotonic() + used.pause
             used.pause = min(2 * used.pause, LONGEST)
-        elif not chain.lost:
+        elif own and not chain.lost:
             used.until, used.pause = 0.0, SHORTEST
         used.lost, used.form, self.tried = chain.lost, chain.form, False
 

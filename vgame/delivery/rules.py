@@ -298,15 +298,21 @@ def price_of(s: Snapshot, places: Sequence[Place], gas: Gas) -> int | None:
 
 def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas) -> dict[int, int]:
     """By request the prices to which it is raised. Those that the base fee has outgrown: all of them or, while it can
-    be declined, none; later as many as the room allows, for one that stays open holds the key back."""
+    be declined, none; later as many as the room allows, for one that stays open holds the key back. Open requests that
+    the base fee has outgrown, but which are not due yet, keep their share of the room."""
     requests = [duty.request for duty in duties if duty.request is not None]
     outgrown = [r for r in requests if s.base > r.price]
+    later = [r for r in s.open if s.base > r.price and r not in outgrown]
     found = {r.index: r.price + 1 for r in requests if s.base <= r.price}
+
+    def level(some: Sequence[Request]) -> int:
+        free = room(s, gas) + bound(some, gas) - len(some) * s.own
+        return free // sum(gas(r.tensor, r.chunk) for r in some)
+
     while outgrown:
-        free = room(s, gas) + bound(outgrown, gas) - len(outgrown) * s.own
-        level = free // sum(gas(r.tensor, r.chunk) for r in outgrown)
-        if level >= s.base:
-            return found | {r.index: min(STEADY * s.base, level) for r in outgrown}
+        if level(outgrown) >= s.base:
+            price = max(s.base, min(STEADY * s.base, level([*outgrown, *later])))
+            return found | {r.index: price for r in outgrown}
         outgrown = [] if undecided(s) else outgrown[:-1]
     return found
 

@@ -1,0 +1,28 @@
+"""Seeds of sales in which trainer and client ask three nodes in turn, of which one is hostile: the honest lose nothing,
+broken players are found."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from bazaar import Bazaar
+from broken_bazaar import BROKEN
+from tape import Tape
+from wide import of_many
+
+DAILY = range(6)
+#: Among these seeds each is found.
+SEEDS = range(1_000)
+QUICK: list[str] = []
+
+
+@pytest.mark.parametrize("seed", DAILY)
+def test_inside_the_envelope_nothing_is_lost(seed: int) -> None:
+    assert not Bazaar(Tape(seed)).play()
+
+
+@pytest.mark.parametrize("name", of_many(BROKEN, *QUICK))
+def test_a_broken_player_is_found(name: str) -> None:
+    with patch.object(*BROKEN[name]):
+        assert any(Bazaar(Tape(seed)).play() for seed in SEEDS)

@@ -1,0 +1,185 @@
+"""No endpoint holds a look: neither by its time, nor by the size or number of its replies, nor by their texts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from web3.exceptions import Web3RPCError
+
+from vgame.agents.named_jobs import Limits, NamedJobs
+from vgame.chain import http, turns
+from vgame.chain import wallet as wallets
+from vgame.chain.connection import MOST_SHOWN, Chain
+from vgame.chain.embedded import serve
+from vgame.chain.game import JOBS, PAGE, Game
+from vgame.chain.records import MOST_REQUESTS, NOBODY, Level
+from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST
+from vgame.chain.wallet import Wallet
+from vgame.errors import ChainError, EndpointError
+
+
+@pytest.fixture
+def urls() -> Iterator[list[str]]:
+    """Five endpoints of one node."""
+    server = serve()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield [f"http://127.0.0.1:{server.server_port}/{n}" for n in range(5)]
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1_000.0]
+    for module in (http, turns):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+class Slow:
+    """Looks at three endpoints, each of which takes so long for a reply."""
+
+    def __init__(self, chain: Chain, clock: list[float], *seconds: float) -> None:
+        self.chain, self.clock, self.seconds = chain, clock, seconds
+
+    def ask(self) -> int:
+        def question() -> int:
+            self.clock[0] += self.seconds[self.chain.endpoint]
+            return self.chain.web3.eth.block_number
+
+        return self.chain.ask(question)
+
+    def look(self, requests: int = 1_000) -> tuple[int, float]:
+        """Of one look: its endpoint, and the seconds that it takes."""
+        self.chain.turn()
+        endpoint, begin = self.chain.endpoint, self.clock[0]
+        try:
+            for _ in range(requests):
+                self.ask()
+        except ChainError:
+            pass
+        return endpoint, self.clock[0] - begin
+
+
+def test_no_endpoint_holds_a_look(urls: list[str], clock: list[float]) -> None:
+    slow = Slow(Chain(urls[:3]), clock, 0.01, 7.0, 0.01)
+    assert slow.look()[0] == 1
+    with pytest.raises(ChainError, match=r"replies of .* to one look took"):
+        slow.ask()
+    assert [slow.look(10)[0] for _ in range(4)] == [2, 0, 2, 0]  # it is left out
+    clock[0] += SHORTEST
+    endpoint, seconds = slow.look()
+    assert endpoint == 1 and PATIENCE <= seconds < PATIENCE + 7
+
+
+def test_one_that_always_takes_almost_too_long_is_left_out_longer_and_longer(
+    urls: list[str], clock: list[float]
+) -> None:
+    slow, begin, spent = Slow(Chain(urls[:3]), clock, 1.0, 7.0, 1.0), clock[0], 0.0
+    while clock[0] - begin < 3_600:
+        endpoint, seconds = slow.look(8)
+        spent += seconds if endpoint == 1 else 0
+    assert spent < 20 * 56  # of an hour; LONGEST between two looks later
+    assert slow.chain.turns and slow.chain.turns.all[1].pause == LONGEST
+
+
+def test_if_every_endpoint_is_slow_looks_take_longer(urls: list[str], clock: list[float]) -> None:
+    slow = Slow(Chain(urls[:3]), clock, 7.0, 7.0, 7.0)
+    for _ in range(8):
+        slow.look(20)
+    assert slow.look(20)[1] == 140
+
+
+def test_requests_without_looks_are_not_one_long_look(urls: list[str], clock: list[float]) -> None:
+    slow = Slow(Chain(urls[:3]), clock, 1.0, 1.0, 1.0)
+    for _ in range(200):
+        slow.ask()
+        clock[0] += 12
+
+
+def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str], clock: list[float]) -> None:
+    chain, begin = Chain(urls[:3]), clock[0]
+
+    def question(eth: Any) -> int:
+        clock[0] += 4 * (chain.endpoint == 2)
+        return eth.block_number
+
+    for _ in range(20):
+        chain.middle(question)
+    assert clock[0] - begin <= OTHERS + 4 and chain.endpoint == 0
+
+
+def game_with(urls: list[str], reply: Any) -> Game:
+    game = object.__new__(Game)
+    game.chain, game._call, game.address = Chain(urls[0]), lambda *_: reply, NOBODY  # type: ignore[method-assign]
+    return game
+
+
+def test_more_entries_than_the_contract_can_have_are_no_reply(urls: list[str]) -> None:
+    job = bytes(32)
+    with pytest.raises(EndpointError, match=f"0 entries, {PAGE} to {PAGE} are possible"):
+        list(game_with(urls, []).all_disputes(job, 2**32 - 1))
+    with pytest.raises(EndpointError, match=f"5000 entries, 0 to {MOST_REQUESTS} are possible"):
+        game_with(urls, [()] * 5_000).requests(job)
+    with pytest.raises(EndpointError, match=f"201 entries, 0 to {PAGE} are possible"):
+        game_with(urls, ([job] * 201, 2**200)).claims_of(job)
+    with pytest.raises(EndpointError, match="3 entries, 1 to 1 are possible"):
+        game_with(urls, [()] * 3).posts(job, Level.TRACE, [4])
+
+
+def test_a_refusal_is_shown_in_one_line_without_secrets(urls: list[str]) -> None:
+    chain = Chain(f"{urls[0]}/a-key-that-is-secret")
+
+    def refused(text: str) -> str:
+        def question() -> None:
+            raise Web3RPCError(text)
+
+        with pytest.raises(ChainError) as found:
+            chain.ask(question)
+        return str(found.value)
+
+    assert len(refused("x" * 10**7)) < MOST_SHOWN + 100
+    echoed = refused("/a-key-that-is-secret " * 10**5)
+    assert len(echoed) < MOST_SHOWN + 100 and "a-key" not in echoed
+
+
+def test_each_endpoint_shows_all_hunted_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 claims in three pages, and three endpoints: no page falls to one endpoint alone."""
+    chain = SimpleNamespace(endpoint=0)
+    named = NamedJobs(SimpleNamespace(chain=chain), SimpleNamespace(program_root=bytes(32)), Limits())  # type: ignore[arg-type]
+    claims = [bytes([n]) for n in range(3 * JOBS)]
+    monkeypatch.setattr(NamedJobs, "hunted", dict.fromkeys(claims))
+    shown: dict[int, set[bytes]] = {}
+    for look in range(9):
+        chain.endpoint = look % 3
+        shown.setdefault(chain.endpoint, set()).update(named.others([]))
+    assert all(found == set(claims) for found in shown.values())
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_one_endpoint_of_three_invents_no_receipt(urls: list[str], first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the transaction alone, and shows its receipt; the others refuse it."""
+    monkeypatch.setattr(wallets, "RECEIPT_TIMEOUT", 0.2)
+    chain = Chain(urls[:3])
+    assert chain.turns
+    wallet = Wallet(chain)
+    chain.fund(wallet.address, 10**18)
+    for n, endpoint in enumerate(chain.turns.all):
+
+        def falsified(method: str, arguments: Any, request: Any = endpoint.node.make_request, n: int = n) -> Any:
+            if method == "eth_sendRawTransaction":
+                refusal = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32_000, "message": "transaction underpriced"}}
+                return {"jsonrpc": "2.0", "id": 1, "result": "0x" + 64 * "1"} if n == first else refusal
+            if method == "eth_getTransactionReceipt" and n == first:
+                receipt = {"status": "0x1", "transactionHash": arguments[0], "blockNumber": "0x1"}
+                return {"jsonrpc": "2.0", "id": 1, "result": receipt}
+            return request(method, arguments)
+
+        monkeypatch.setattr(endpoint.node, "make_request", falsified)
+        endpoint.node._request_func_cache = (None, None)
+    with pytest.raises(ChainError, match="is not included"):
+        wallet.send(NOBODY, b"", 1)
