@@ -40,7 +40,7 @@ from vgame.commit.merkle import Kind, Tree
 @pytest.fixture(autouse=True)
 def free_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gas is free on this chain; its price is read at every look."""
-    monkeypatch.setattr(scene.chain, "fees", lambda: (0, 0))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (0, 0))
 
 
 X, Y = (auditor(Lies(words=flipped(step, 1, 7))) for step in (3, 4))

@@ -20,7 +20,7 @@ assert poor  # a fixture
 
 
 def set_base(sides: Partial, monkeypatch: pytest.MonkeyPatch, price: int) -> None:
-    monkeypatch.setattr(sides.play.scene.chain, "fees", lambda: (price, GWEI), raising=False)
+    monkeypatch.setattr(sides.play.scene.chain, "fees", lambda **_: (price, GWEI), raising=False)
 
 
 def bound(sides: Partial) -> int:

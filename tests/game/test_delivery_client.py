@@ -106,7 +106,7 @@ def poor(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parti
     sides = Partial(scene, tmp_path)
     sides.claim()
     sides.refuse = chunk_1_of_tensor_1
-    monkeypatch.setattr(scene.chain, "fees", lambda: (20 * GWEI, GWEI), raising=False)
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (20 * GWEI, GWEI), raising=False)
     return sides
 
 
@@ -140,7 +140,7 @@ def test_credits_pay_for_requests(scene: Scene, tmp_path: Path, monkeypatch: pyt
     sides.fresh()
     sides.claim()
     sides.refuse = chunk_1_of_tensor_1
-    monkeypatch.setattr(scene.chain, "fees", lambda: (20 * GWEI, GWEI), raising=False)
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (20 * GWEI, GWEI), raising=False)
     scene.chain.node.evm.set_balance(address, GWEI)
     sides.wait(SPEC.confirm_window // 4)
     sides.is_refused()
@@ -149,7 +149,7 @@ def test_credits_pay_for_requests(scene: Scene, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("delivery", [True, False])
 def test_no_order_without_gas_to_decline(scene: Scene, monkeypatch: pytest.MonkeyPatch, delivery: bool) -> None:
-    monkeypatch.setattr(scene.chain, "fees", lambda: (20 * GWEI, GWEI), raising=False)
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (20 * GWEI, GWEI), raising=False)
     windows = {} if delivery else dict.fromkeys(("confirm_window", "key_window", "complaint_window"), 0)
     order = {f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__} | windows
     program = SimpleNamespace(header=DELIVERY.program.header)
@@ -226,7 +226,7 @@ def test_a_request_that_cannot_be_raised_is_declined_for(poor: Partial, monkeypa
     poor.is_refused()
     assert len(poor.requested_chunks()) == 1
     price = poor.play.client.requests(poor.play.id)[0].price
-    monkeypatch.setattr(poor.play.scene.chain, "fees", lambda: (2 * price, GWEI), raising=False)
+    monkeypatch.setattr(poor.play.scene.chain, "fees", lambda **_: (2 * price, GWEI), raising=False)
     poor.play.scene.chain.node.evm.set_balance(poor.play.client.wallet.address, 10**16)
     poor.wait(MARGIN - 1)
     poor.is_refused()
@@ -251,7 +251,7 @@ def test_an_endpoints_error_is_no_reason_to_decline_at_once(
         poor.wait(SPEC.confirm_window // 4)
         poor.is_refused()
         price = 2 * game.requests(poor.play.id)[0].price
-        monkeypatch.setattr(game.chain, "fees", lambda: (price, GWEI), raising=False)
+        monkeypatch.setattr(game.chain, "fees", lambda **_: (price, GWEI), raising=False)
     monkeypatch.setattr(game, "move", refused)
     poor.wait(MARGIN - 1)
     with pytest.raises((ChainError, DeliveryError)):

@@ -164,6 +164,9 @@ class Turns:
     def each(self) -> Iterator[None]:
         yield
 
+    def timed(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
 
 @pytest.fixture(params=[(3, 3), (3, 2), (2, 2)], ids=["of three", "of three, one is down", "of two"])
 def turns(table: Table, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Turns:

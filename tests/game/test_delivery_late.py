@@ -93,7 +93,7 @@ def test_a_request_that_a_stale_replica_repeats_does_not_decline(
     chain = far.chain
     if price == "the same price":
         fees = chain.fees()
-        monkeypatch.setattr(chain, "fees", lambda: fees)
+        monkeypatch.setattr(chain, "fees", lambda **_: fees)
     sides = pressed(far, tmp_path, 70)
     show = stale_view(sides)
     look(sides)

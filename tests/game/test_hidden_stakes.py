@@ -110,7 +110,7 @@ def test_gas_of_a_dispute_that_the_contract_has(scene: Scene, tmp_path: Path, mo
     round_of(service)
     assert staked(first, service) == 1
     again = begun(first, tmp_path / "new", service.game.wallet)
-    monkeypatch.setattr(scene.chain, "fees", lambda: (GWEI, GWEI))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (GWEI, GWEI))
     each = 4 * DISPUTE_GAS * GWEI
     scene.chain.node.evm.set_balance(service.game.wallet.address, SETUP.spec.stake + each * 3 // 2)
     fresh = {play.id: replace(play.job, disputes=0, open=0) for play in (first, second)}

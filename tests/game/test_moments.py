@@ -158,7 +158,7 @@ def test_a_momentarily_low_fee_is_no_reason_to_stake(
     service = watch(play, Limits(jobs=frozenset({play.id})))
     service.staking.dispute_gas = 10**15
     for dear in (True, False, True, False, True):
-        monkeypatch.setattr(scene.chain, "fees", lambda dear=dear: (10**12 * dear, 0))
+        monkeypatch.setattr(scene.chain, "fees", lambda dear=dear, **_: (10**12 * dear, 0))
         rounds(service, 1)
         play.advance(20)
     assert staked(play, service) == 0

@@ -182,9 +182,9 @@ def test_a_claim_that_is_due(scene: Scene) -> None:
 
 def test_bonds_and_balance_against_the_price_of_gas(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     play = scene.claimed(SETUP)
-    monkeypatch.setattr(scene.chain, "fees", lambda: (0, 1))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (0, 1))
     assert not kinds(play, play.trainer.address) & {"bond", "balance"}
-    monkeypatch.setattr(scene.chain, "fees", lambda: (10**20, 0))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (10**20, 0))
     assert kinds(play, play.trainer.address) >= {"bond", "balance"}
 
 
@@ -194,7 +194,7 @@ def test_the_reserve_for_all_disputes_that_are_open(scene: Scene, monkeypatch: p
     accusers = [play.auditor(None, FalseAccuser, idle=True) for _ in range(9)]
     for accuser in accusers:
         accuser.step()
-    monkeypatch.setattr(scene.chain, "fees", lambda: (1, 0))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (1, 0))
     players = (play.trainer.address, accusers[0].address)
     for owned, alarmed in ((9 * DISPUTE_GAS, 0), (9 * DISPUTE_GAS - 1, 1)):
         for address in players:

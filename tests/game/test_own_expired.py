@@ -141,7 +141,7 @@ def test_gas_for_no_dispute_is_enough_for_a_conviction(scene: Scene, monkeypatch
     play.auditor().step()
     play.advance(SETUP.spec.trainer_budget + 1)
     service, gwei = watch(play, Limits()), 10**9
-    monkeypatch.setattr(scene.chain, "fees", lambda: (gwei, gwei))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (gwei, gwei))
     scene.chain.node.evm.set_balance(service.game.wallet.address, 1_000_000 * 2 * gwei)
     for _ in range(3):
         service.round()

@@ -110,7 +110,7 @@ def test_gas_is_reserved_for_a_hidden_dispute(scene: Scene, monkeypatch: pytest.
     """A twin order's claim is staked on only with money for both."""
     plays = [scene.claimed(SETUP, LIE) for _ in range(2)]
     service = watch(plays[0], Limits())
-    monkeypatch.setattr(scene.chain, "fees", lambda: (GWEI, GWEI))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (GWEI, GWEI))
     each = 4 * DISPUTE_GAS * GWEI
     scene.chain.node.evm.set_balance(service.game.wallet.address, 2 * SETUP.spec.stake + each)
     show = hidden(service, *plays)
@@ -237,7 +237,7 @@ def test_a_full_disk_keeps_no_claim_from_its_stake(real: Scene, tmp_path: Path, 
 @pytest.fixture
 def dear(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> int:
     """The amount in wei that one dispute may need."""
-    monkeypatch.setattr(scene.chain, "fees", lambda: (GWEI, GWEI))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (GWEI, GWEI))
     return 4 * DISPUTE_GAS * GWEI
 
 
@@ -280,7 +280,7 @@ def test_missing_money_is_reported_once(scene: Scene, dear: int, monkeypatch: An
     service = watch(play, Limits())
     with_money(scene, service, SETUP.spec.stake)
     for more in range(5):
-        monkeypatch.setattr(scene.chain, "fees", lambda more=more: (GWEI + more, GWEI))
+        monkeypatch.setattr(scene.chain, "fees", lambda more=more, **_: (GWEI + more, GWEI))
         rounds(service)
     assert capsys.readouterr().out.count("send it some ether") == 1 and not play.disputes()
 

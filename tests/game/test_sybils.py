@@ -154,7 +154,7 @@ def test_credits_are_withdrawn_before_the_money_for_gas_runs_out(scene: Scene, m
     play.client.send("timeout", play.id, 0)
     game, address = play.trainer.game, play.trainer.address
     owed = game.credits(address)
-    monkeypatch.setattr(scene.chain, "fees", lambda: (10**9, 10**9))
+    monkeypatch.setattr(scene.chain, "fees", lambda **_: (10**9, 10**9))
     assert owed and play.trainer.refill() is False  # 100 ether are enough
     scene.chain.node.set_balance(address, 4 * DISPUTE_GAS * 10**9 - 1)
     assert play.trainer.step() and game.credits(address) == 0

@@ -167,7 +167,7 @@ GWEI = 10**9
 @pytest.fixture
 def priced(play: Play, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Agents calculate with a gas price; on the fast chain gas is free."""
-    monkeypatch.setattr(play.scene.chain, "fees", lambda: (10 * GWEI, GWEI), raising=False)
+    monkeypatch.setattr(play.scene.chain, "fees", lambda **_: (10 * GWEI, GWEI), raising=False)
     return play
 
 

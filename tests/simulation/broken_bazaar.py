@@ -6,10 +6,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from vgame.chain.turns import Turns
-from vgame.delivery.calls import Calls
 
 BROKEN: dict[str, tuple[Any, str, Any]] = {
-    "prices at one endpoint's base fee": (Calls, "_priced", lambda self, s: s),
     "uses the first endpoint alone": (Turns, "next", lambda self: None),
     "lets an endpoint hold a look": (Turns, "timed", lambda self: nullcontext()),
 }

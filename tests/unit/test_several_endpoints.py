@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from vgame.chain.final import MOMENT, Lasting, most_answering, one
 from vgame.chain.records import NOBODY
 from vgame.chain.turns import LONGEST, SHORTEST, anywhere
 from vgame.chain.wallet import Wallet
+from vgame.delivery.calls import Calls
+from vgame.delivery.rules import Snapshot
 from vgame.errors import Abstain, ChainError
 
 DEAD = "http://127.0.0.1:9"
@@ -131,8 +134,11 @@ def test_one_endpoint_of_three_sets_no_fees(urls: list[str], first: int, monkeyp
 
     monkeypatch.setattr(falsified, "make_request", dear)
     falsified._request_func_cache = (None, None)
+    sale: Any = SimpleNamespace(game=SimpleNamespace(chain=chain))
     for _ in range(3):
         chain.turn()
+        priced = Calls._priced(sale, Snapshot(0, 0, 400 * GWEI, None, None, (), tip=400 * GWEI))  # type: ignore[arg-type]
+        assert max(priced.base, priced.tip) <= max(honest)
         before = chain.balance(wallet.address)
         receipt = wallet.send(NOBODY, b"", 1)
         assert chain.fees(of_all=True)[1] == honest[1]
