@@ -140,9 +140,11 @@ class Wallet:
         receipt, so the count is read twice."""
         count = 0
         for _ in range(WAITS):
-            self.chain.receipt(sent[-1], RECEIPT_TIMEOUT / WAITS)
+            receipt = self.chain.receipt(sent[-1], RECEIPT_TIMEOUT / WAITS)
+            if receipt is not None and self._is_counted(number):
+                return receipt
             before, count = count, self._count()
-            if (receipt := self._shown(sent, number, count)) is not None:
+            if count > number and (receipt := self._shown(sent, number)) is not None:
                 return receipt
             if min(before, count) > number:
                 raise NotYet(
@@ -157,14 +159,16 @@ class Wallet:
             )
         return None
 
-    def _shown(self, sent: Sequence[bytes], number: int, count: int | None = None) -> Any:
-        """The receipt of one of the transactions with this number, if there is one. Of several endpoints one may invent
-        it: the transaction count has to show it too."""
+    def _shown(self, sent: Sequence[bytes], number: int) -> Any:
+        """The receipt of one of the transactions with this number, if there is one."""
         for digest in sent:
-            if (receipt := self.chain.receipt(digest, 0)) is not None:
-                several = self.chain.turns is not None
-                return receipt if not several or (self._count() if count is None else count) > number else None
+            if (receipt := self.chain.receipt(digest, 0)) is not None and self._is_counted(number):
+                return receipt
         return None
+
+    def _is_counted(self, number: int) -> bool:
+        """Does the transaction count show that this number was used? Of several endpoints one may invent a receipt."""
+        return self.chain.turns is None or self._count() > number
 
     def _count(self) -> int:
         """Transaction count of the account in the newest state; of several endpoints, the middle one of their
