@@ -20,7 +20,7 @@ def computed(folder: Path, store: Path, cheat: Cheat | None = None, keep: int = 
     """A trainer's run, published as its folder."""
     run = LocalRun(AgentConfig("", "", folder, store, keep=keep), "cpu", REPORTER, cheat)
     run.run()
-    copy_bundle(folder, run.store.folder)
+    copy_bundle(run.bundle, run.store.folder)
     return run
 
 

@@ -71,7 +71,7 @@ class LocalRun:
         )
         folder = seat.store / self.bundle.identity.hex()[:16]
         self.store = Store(folder, self.bundle, seat.keep)
-        copy_bundle(seat.bundle, folder)
+        copy_bundle(self.bundle, folder)
         self.stepper, self.history = executor, History(self.store, executor)
         if cheat:
             self.store, self.stepper, self.history = cheat.falsify(self.store, executor)
@@ -86,7 +86,7 @@ class LocalRun:
             cheat.falsify_log(self.stepper)
         if seat.log is None:
             self.store = log = LoggedStore(seat.store / identity, self.bundle, seat.keep)
-            copy_bundle(seat.bundle, seat.store / identity)
+            copy_bundle(self.bundle, seat.store / identity)
             log.record(self.stepper)
         else:
             self.published = log = self._await_log(seat, seat.log)

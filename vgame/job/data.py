@@ -1,8 +1,8 @@
 """The data of a bundle on disk: small tensors in data.safetensors, tensors of large files as copies of the files.
 
     BUNDLE/data.json         {"files": {PLACE: [NAME OF THE FILE IN THE BUNDLE, BYTE OF THE FIRST WORD]}}, if any
-    BUNDLE/data-PLACE.words  a copy, so that an edit of the original does not change the order; file systems that
-                             share blocks (Btrfs, XFS) take no space for it
+    BUNDLE/data-PLACE.words  a copy of the words, so that an edit of the original does not change the order; file
+                             systems that share blocks (Btrfs, XFS) take no space for it
 
 In: labels and tensors. Out: the same tensors, in memory or in their files.
 """
@@ -36,7 +36,7 @@ def save_data(folder: Path, labels: Sequence[TensorLabel], tensors: Sequence[tor
         return
     for i, source in sources.items():
         name, offset = f"data-{i:04d}.words", source.offset
-        copy_file(source.descriptor, folder / name)
+        copy_file(source.descriptor, folder / name, offset, offset + source.words.nbytes)
         if tensor_root(_mapped(folder, labels[i], name, offset)) != tensor_root(tensors[i]):
             raise DataError(f"{source.path} changed while it was copied; prepare the job again")
     write_atomic(folder / "data.json", (json.dumps({"files": files}, indent=1) + "\n").encode())

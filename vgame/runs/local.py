@@ -20,7 +20,6 @@ from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, Progress, detail_of, train
-from vgame.system.files import copy_file, open_file
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 
@@ -61,15 +60,11 @@ def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
     return bundle
 
 
-def copy_bundle(source: Path, run: Path) -> None:
-    """Copy a bundle's files to a role's run, which can then be audited and copied like any run."""
-    target = run / "job"
-    if (target / "spec.json").exists():
-        return
-    for path in sorted(source.iterdir(), key=lambda path: path.name == "spec.json"):  # spec.json comes last
-        if path.is_file() and not (target / path.name).exists():
-            with open_file(path, follow=True) as file:
-                copy_file(file.fileno(), target / path.name)
+def copy_bundle(bundle: Bundle, run: Path) -> None:
+    """Write a bundle to a role's run, which can then be audited and copied like any run. INVARIANT: written is what was
+    read as a bundle; other files in a stranger's folder, and links, are not touched."""
+    if not (run / "job" / "spec.json").exists():
+        save_bundle(bundle, run / "job")
 
 
 def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:

@@ -69,21 +69,24 @@ def flush(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def copy_file(descriptor: int, target: Path) -> None:
-    """All bytes of an open file, as a file of their own, whole or not at all; file systems that share blocks share
-    them."""
-    write_atomic(target, lambda file: _copy(descriptor, file.fileno()))
+BLOCK = 4096  # file systems share blocks
 
 
-def _copy(source: int, target: int) -> None:
-    at, size = 0, os.fstat(source).st_size
-    while at < size:
+def copy_file(descriptor: int, target: Path, begin: int, end: int) -> None:
+    """These bytes of an open file, at the same place of a file of their own, whole or not at all. What lies before
+    their first block becomes a hole; file systems that share blocks share them."""
+    write_atomic(target, lambda file: _copy(descriptor, file.fileno(), begin // BLOCK * BLOCK, end))
+
+
+def _copy(source: int, target: int, at: int, end: int) -> None:
+    os.lseek(target, at, os.SEEK_SET)
+    while at < end:
         try:
-            done = os.copy_file_range(source, target, size - at, at)
+            done = os.copy_file_range(source, target, end - at, at)
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
-            done = os.sendfile(target, source, at, size - at)
+            done = os.sendfile(target, source, at, end - at)
         if not done:
             raise OSError(errno.EIO, "the file that is copied became shorter")
         at += done

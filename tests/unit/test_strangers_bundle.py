@@ -1,0 +1,82 @@
+"""A stranger's bundle: of its folder a role keeps the files of a bundle, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_tasks import squares
+
+import vgame
+from vgame.agents.config import AgentConfig
+from vgame.agents.local_run import LocalRun
+from vgame.job.bundle import load_bundle
+from vgame.runs.local import prepare_run
+from vgame.system.progress import Reporter
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+HOLE = 64 * 2**20
+
+
+def job(x: torch.Tensor, steps: int = 4) -> vgame.Job:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 5)
+    task = vgame.Task(model, squares, torch.optim.SGD(model.parameters(), lr=0.1), {"x": x}, batch=4)
+    return vgame.Job(task, steps=steps, interval=1)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """Its data stays in a file."""
+    np.save(tmp_path / "x.npy", torch.randn(8, 6).numpy())
+    vgame.prepare(job(vgame.mapped(tmp_path / "x.npy")), validate=0).save(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def kept(bundle: Path) -> Path:
+    """What `vgame trainer` keeps of it."""
+    run = LocalRun(AgentConfig("", "", bundle, bundle.parent / "trainer"), "cpu", Reporter())
+    return run.store.folder / "job"
+
+
+def test_a_role_keeps_the_bundle_byte_for_byte(bundle: Path) -> None:
+    mine = kept(bundle)
+    assert {p.name: p.read_bytes() for p in mine.iterdir()} == {p.name: p.read_bytes() for p in bundle.iterdir()}
+    assert load_bundle(mine).identity == load_bundle(bundle).identity
+
+
+def test_a_link_to_a_private_file_is_not_followed(bundle: Path) -> None:
+    secret = bundle.parent / "trainer/delivery/0123456789abcdef/key"
+    secret.parent.mkdir(parents=True)
+    secret.write_bytes(b"K" * 32)
+    (bundle / "README.txt").symlink_to("../trainer/delivery/0123456789abcdef/key")
+    (bundle / "data-9999.words").symlink_to(secret)
+    files = [p for p in kept(bundle).iterdir() if b"K" * 32 in p.read_bytes()]
+    assert files == []
+
+
+def test_holes_are_not_written_out(bundle: Path) -> None:
+    """In a file that no bundle has, and behind the words of the data."""
+    (bundle / "more").touch()
+    for name in ("more", "data-0000.words"):
+        with open(bundle / name, "r+b") as file:
+            file.truncate(HOLE)
+    mine = kept(bundle)
+    prepare_run(bundle, bundle.parent / "run")  # `vgame train`
+    for folder in (mine, bundle.parent / "run/job"):
+        assert sum(p.stat().st_size for p in folder.iterdir()) < 2**20
+        assert load_bundle(folder).identity == load_bundle(bundle).identity
+
+
+def test_a_hole_before_the_words_of_the_data_stays_a_hole(bundle: Path) -> None:
+    words = bundle / "data-0000.words"
+    data = words.read_bytes()[-4 * 8 * 6 :]
+    with open(words, "wb") as sparse:
+        sparse.seek(HOLE)
+        sparse.write(data)
+    (bundle / "data.json").write_text(json.dumps({"files": {"0": [words.name, HOLE]}}))
+    copy = kept(bundle) / words.name
+    assert copy.stat().st_size == HOLE + len(data) and copy.stat().st_blocks * 512 < 2**20
