@@ -32,7 +32,7 @@ from vgame.delivery import bulk, rules
 from vgame.delivery.rules import Snapshot
 from vgame.delivery.sealed import LEAF_BYTES
 from vgame.dispute.stakes import Stakes
-from vgame.errors import Abstain, DeliveryError, EndpointError, VgameError
+from vgame.errors import Abstain, DeliveryError, EndpointError, StoreError, VgameError
 from vgame.system.progress import Reporter
 
 SPEC = DELIVERY.spec
@@ -51,13 +51,17 @@ def real() -> Iterator[Scene]:
 # ---- the trainer's bond ----
 
 
-def computation(play: Play, refuses: bool) -> Any:
-    """A run that refuses the terms, or not; failures are retried three times."""
+def computation(play: Play, refuses: bool, small_disk: bool = False) -> Any:
+    """A run that refuses the terms, or for its disk, or not; failures are retried three times."""
     reporter, tries = Reporter(), [3]
 
     def refuse_bad_terms(_: int) -> None:
         if refuses:
             raise Abstain("trainer_budget is 1, 600 is needed")
+
+    def refuse_small_disk(*_: object) -> None:
+        if small_disk:
+            raise StoreError("this run needs 20 GB more of its disk, 1 GB are free")
 
     def wait(_: Retry) -> None:
         tries[0] -= 1
@@ -67,7 +71,7 @@ def computation(play: Play, refuses: bool) -> Any:
     return SimpleNamespace(
         bundle=SimpleNamespace(order=asdict(play.setup.spec)), history=play.setup.machine(), reporter=reporter,
         retry=Retry(reporter, 0.0, bears=VgameError), refuse_bad_terms=refuse_bad_terms, rehearse=lambda: None,
-        run=lambda hurry: None, lock=lambda: None, wait=wait,
+        refuse_small_disk=refuse_small_disk, run=lambda hurry: None, lock=lambda: None, wait=wait,
     )  # fmt: skip
 
 
@@ -77,9 +81,12 @@ def accepts(play: Play, game: Any, run: Any, monkeypatch: pytest.MonkeyPatch) ->
     roles.trainer_of(game, play.id, run)
 
 
-@pytest.mark.parametrize("lies", [1, 2, 3])
-def test_no_bond_on_terms_that_are_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch, lies: int) -> None:
-    """The first replies show the order as accepted."""
+@pytest.mark.parametrize("small_disk", [False, True], ids=["terms", "disk"])
+@pytest.mark.parametrize("lies", [0, 1, 2, 3])
+def test_no_bond_on_an_order_that_is_refused(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, lies: int, small_disk: bool
+) -> None:
+    """For its terms, or for the disk. The first replies show the order as accepted."""
     play, game = scene.post(SETUP), scene.game()
     usual, left = game.job, [lies]
 
@@ -88,9 +95,16 @@ def test_no_bond_on_terms_that_are_refused(scene: Scene, monkeypatch: pytest.Mon
         return replace(usual(identity), phase=Phase.ACCEPTED) if left[0] >= 0 else usual(identity)
 
     game.job = job
-    with pytest.raises((Abstain, StoppedError)):
-        accepts(play, game, computation(play, refuses=True), monkeypatch)
+    with pytest.raises((Abstain, StoreError, StoppedError)):
+        accepts(play, game, computation(play, not small_disk, small_disk), monkeypatch)
     assert play.phase is Phase.CREATED
+
+
+def test_a_trainer_that_has_accepted_is_not_refused_for_its_disk(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    play, game = scene.post(SETUP), scene.game()
+    accepts(play, game, computation(play, refuses=False), monkeypatch)
+    accepts(play, game, computation(play, refuses=False, small_disk=True), monkeypatch)
+    assert play.phase is Phase.ACCEPTED
 
 
 @pytest.mark.parametrize("field", ["blockNumber", "status", "transactionHash"])

@@ -50,6 +50,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Phase, list[tu
         order = {f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__}
         computation = SimpleNamespace(
             rehearse=lambda: None,
+            refuse_small_disk=lambda *_, **__: None,
             reporter=recorder,
             retry=Retry(recorder, 0.0, bears=VgameError),
             bundle=SimpleNamespace(order=order),

@@ -39,6 +39,7 @@ def watch(
         log_mismatch=lambda *_: foreign(),
         compute_ahead=lambda *_: False,
         rehearse=lambda: None,
+        refuse_small_disk=lambda *_, **__: None,
     )
     return AuditorService(game or play.scene.game(), computation, Reporter(), 0.0, limits)
 

@@ -187,6 +187,7 @@ def trainer_life(job: bytes) -> Life:
         machine = Slow(world, table())
         computation: Any = SimpleNamespace(
             rehearse=lambda: None,
+            refuse_small_disk=lambda *_, **__: None,
             reporter=reporter,
             retry=Retry(reporter, 1.0, bears=VgameError),
             bundle=SimpleNamespace(order=asdict(world.spec)),
@@ -217,6 +218,7 @@ def auditor_life(jobs: list[bytes], folder: Path) -> Life:
             log_mismatch=lambda *_: "",
             compute_ahead=lambda *_: False,
             rehearse=lambda: None,
+            refuse_small_disk=lambda *_, **__: None,
         )
         stakes = Stakes(game, folder / "stakes.json")
         service = AuditorService(game, computation, player.reporter, 1.0, Limits(jobs=frozenset(jobs)), stakes)

@@ -55,6 +55,7 @@ def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, lim
         find_order(game, computation.bundle, job)
     reporter.emit("plays", f"plays {limits.played}")
     stakes = Stakes.beside(seat.store / computation.bundle.identity.hex()[:16], game)
+    computation.refuse_small_disk(waits=True)
     computation.run()
     service = AuditorService(game, computation, reporter, seat.poll, limits, stakes)
     service.staking.dispute_gas = max(DISPUTE_GAS, count_moves(computation.bundle).auditor_gas)

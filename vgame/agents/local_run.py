@@ -28,6 +28,7 @@ from vgame.runs.store import Store
 from vgame.system.progress import Reporter
 
 if TYPE_CHECKING:
+    from vgame.delivery.seller import Seller
     from vgame.ranks.lead import Leader
     from vgame.runs.history import History
     from vgame.runs.training import Stepper
@@ -173,6 +174,15 @@ class LocalRun:
                 f"a step takes {self.pace.step:.2f} s here, {self.pace.worst:.2f} s at worst; {'; '.join(short)} "
                 "(--any-terms accepts the order)"
             )
+
+    def refuse_small_disk(self, seller: Seller | None = None, waits: bool = False) -> None:
+        """StoreError unless the disk has the space for the rest of the run, all of whose checkpoints are kept, and for
+        what the seller has still to seal. `waits`: a run that has begun waits for space instead."""
+        from vgame.runs.forecast import refuse_small_disk
+
+        if waits and self.store.roots:
+            return
+        refuse_small_disk(self.store, self.stepper, seller.unsealed if seller else 0)
 
     @property
     def run_root(self) -> bytes:

@@ -53,7 +53,12 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     """The trainer of a job that it has accepted and computed."""
     find_order(game, computation.bundle, job)
     trainer = Trainer(game, job, computation.history)
-    rehearse = cache(computation.rehearse)
+
+    @cache
+    def rehearse() -> None:
+        """Fail before a stake if disk or memory is too small."""
+        computation.refuse_small_disk(trainer.seller)
+        computation.rehearse()
 
     def check_prices() -> None:
         if not any_terms:
@@ -79,7 +84,7 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     if trainer.terms.confirm_window:
         trainer.seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
     computation.lock()
-    if anywhere(game.chain, begins):  # fail before a stake if memory or money is too low
+    if anywhere(game.chain, begins):
         rehearse()
     Retry(computation.reporter, computation.retry.poll).insist(accept)  # retries all errors of an endpoint
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())
@@ -101,6 +106,7 @@ def run_delegate(seat: AgentConfig, job: bytes, reporter: Reporter) -> Phase:
         if delegate.terms.confirm_window and (delivered_folder(store, job) / "key").exists():
             delegate.seller = seller_of(computation.bundle, computation.history, store, job)
         computation.lock()
+        computation.refuse_small_disk(delegate.seller, waits=True)
         computation.run(delegate.hurry)
         with executed_ahead(delegate, computation, seat):
             return play(delegate, computation, reporter, seat.poll)

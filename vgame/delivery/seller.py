@@ -87,6 +87,12 @@ class Seller:
                 return offer
         return seal(self.words(), self.shape, key, self.job, self.public)
 
+    @property
+    def unsealed(self) -> int:
+        """Bytes of the sealed state that the disk does not hold yet."""
+        found = {path.name: path.stat().st_size for path in self.public.glob("*") if path.is_file()}
+        return sum(max(0, size - found.get(name, 0)) for name, size in self.shape.sizes.items())
+
     def _written(self, key: bytes) -> Offer | None:
         """The offer on the disk, if it is one of this job and key."""
         with suppress(DeliveryError):

@@ -42,7 +42,9 @@ def announced(
     in a short run, or if no step can be measured first (not `apart`), it emits time and memory after a few steps."""
     store.lock()
     found = _counted(store)
-    _refuse_full_disk(store, found.disk)
+    _refuse_full_disk(
+        store, found.disk, "free space, keep fewer checkpoints (--keep), or choose another folder (--out)"
+    )
     start_peak()
     if apart and found.steps >= LEAST:
         listener.stage("measures a few steps and a checkpoint")
@@ -93,12 +95,18 @@ def _measured(store: Store, stepper: Stepper, found: Forecast) -> Forecast:
     count = min(max(FEW, found.steps // (LEAST // 2)), MOST_MEASURED)
     state, times = few_steps(store.bundle, stepper, min(count, store.bundle.steps))
     checkpoint = _write_once(store.folder / "states" / f".forecast{HALF}", store.bundle, state)
-    disk = found.disk
-    if isinstance(store, LoggedStore) and isinstance(stepper, LoggedExecutor):
-        logged = [FRAME + len(store.log.sections(*made)) for made in stepper.made.items()]
-        disk += found.steps * sum(logged) // len(logged)
-        stepper.made.clear()  # measured steps are not steps of the run
+    disk = found.disk + _log_growth(store, stepper, found.steps)
     return replace(found, disk=disk, step=fmean(times[1:]), checkpoint=checkpoint, memory=peak())
+
+
+def _log_growth(store: Store, stepper: Stepper, steps: int) -> int:
+    """Bytes that a log likely grows by in so many steps: as in those that were just measured, which are not the
+    run's."""
+    if not (isinstance(store, LoggedStore) and isinstance(stepper, LoggedExecutor)):
+        return 0
+    logged = [FRAME + len(store.log.sections(*made)) for made in stepper.made.items()]
+    stepper.made.clear()
+    return steps * sum(logged) // len(logged)
 
 
 def _write_once(path: Path, bundle: Bundle, state: State) -> float:
@@ -132,12 +140,23 @@ def _growth(bundle: Bundle, keep: int = 1, made: int = 0, forgets: bool = False)
     return kept * file_bytes(bundle.program.labels.state, bundle.state) + roots + losses
 
 
-def _refuse_full_disk(store: Store, grows: int) -> None:
+def refuse_small_disk(store: Store, stepper: Stepper, more: int = 0) -> None:
+    """StoreError unless the disk has the space for the rest of a role's run, in mode `logged` with its log, and for
+    `more` bytes beside it."""
+    found = _counted(store)
+    if store.divergence:
+        return
+    if found.steps and isinstance(store, LoggedStore):
+        few_steps(store.bundle, stepper, min(FEW, store.bundle.steps))
+        more += _log_growth(store, stepper, found.steps)
+    _refuse_full_disk(store, found.disk + more, "free space, or choose a --store on another disk")
+
+
+def _refuse_full_disk(store: Store, grows: int, advice: str) -> None:
     """StoreError unless the folder's disk has the space, also for the state that is removed next."""
     beside = file_bytes(store.bundle.program.labels.state, store.bundle.state) if store.keep > 1 else 0
     free = shutil.disk_usage(store.folder).free
     if grows + beside > free:
         raise StoreError(
-            f"{store.folder}: this run needs {size(grows + beside)} more of its disk, {size(free)} are free; free "
-            "space, keep fewer checkpoints (--keep), or choose another folder (--out)"
+            f"{store.folder}: this run needs {size(grows + beside)} more of its disk, {size(free)} are free; {advice}"
         )
