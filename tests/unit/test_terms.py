@@ -35,7 +35,7 @@ from vgame.job.terms import (
     trainer_shortcomings,
 )
 from vgame.program.operators import ArgMax, Ref, RefClass
-from vgame.runs.pace import HARDEST, MEASURED, measure
+from vgame.runs.pace import HARDEST, MEASURED, checkpoint_seconds, measure
 from vgame.runs.prepare import prepare, with_log
 from vgame.system.progress import Reporter
 
@@ -85,6 +85,25 @@ def test_safe_terms_have_no_shortcoming_and_smaller_terms_have_one(bundle: Bundl
     assert needed_slot(bundle, PACE, 15) == 15 + 3 * (10 // 2 + 1)
     hashing = replace(PACE, state=0.75)  # each of the ten states of a segment is hashed for `postSegment`
     assert needed_slot(bundle, hashing, 15) == 15 + 3 * (10 // 2 + 1) + 3 * 7.5 + 0.5
+
+
+@pytest.mark.parametrize(("pace", "checkpoint"), [
+    (replace(PACE, state=3.0), 6), (replace(PACE, state=3.0, checkpoint=50.0), 50), (replace(PACE, checkpoint=7.0), 7),
+])  # fmt: skip
+def test_the_claim_window_holds_the_checkpoints(bundle: Bundle, pace: Pace, checkpoint: int) -> None:
+    """Each of the 24 is hashed twice, written and read back."""
+    safe = safe_terms(bundle, pace, Prices())
+    least = 2 * (240 // 2 + 24 * checkpoint)
+    assert safe.claim_window == least + Prices().censorship <= safe.challenge_window
+    for more, problems in ((KEPT_OUT, 0), (KEPT_OUT - 1, 1)):
+        terms = safe.model_copy(update={"claim_window": least + more})
+        found = trainer_shortcomings(replace(bundle, terms=terms), pace, PRICE)
+        assert [problem.split()[0] for problem in found] == ["claim_window"] * problems
+
+
+def test_a_checkpoint_is_measured_and_leaves_nothing(bundle: Bundle, tmp_path: Path) -> None:
+    assert checkpoint_seconds(tmp_path, bundle) > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +22,7 @@ from vgame.job.bundle import load_bundle
 from vgame.job.terms import Pace, trainer_shortcomings
 from vgame.runs.local import copy_bundle
 from vgame.runs.logged_store import LoggedStore
-from vgame.runs.pace import PACE, measure, remember, remembered
+from vgame.runs.pace import PACE, checkpoint_seconds, measure, remember, remembered
 from vgame.runs.published_log import PublishedLog
 from vgame.runs.store import Store
 from vgame.system.progress import Reporter
@@ -167,12 +167,17 @@ class LocalRun:
         if isinstance(self.store, LoggedStore):
             self.stepper.made.clear()  # the rehearsed steps are not part of the run
 
+    @cached_property
+    def _checkpoint(self) -> float:
+        return checkpoint_seconds(self.store.folder, self.bundle)
+
     def refuse_bad_terms(self, gas_price: int) -> None:
         """Abstain if an honest trainer could lose with the terms of the order."""
-        if short := trainer_shortcomings(self.bundle, self.pace, gas_price):
+        pace = replace(self.pace, checkpoint=self._checkpoint)
+        if short := trainer_shortcomings(self.bundle, pace, gas_price):
             raise Abstain(
-                f"a step takes {self.pace.step:.2f} s here, {self.pace.worst:.2f} s at worst; {'; '.join(short)} "
-                "(--any-terms accepts the order)"
+                f"a step takes {pace.step:.2f} s here, {pace.worst:.2f} s at worst, a checkpoint "
+                f"{pace.checkpoint:.2f} s; {'; '.join(short)} (--any-terms accepts the order)"
             )
 
     def refuse_small_disk(self, seller: Seller | None = None, waits: bool = False) -> None:

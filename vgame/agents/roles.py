@@ -53,14 +53,11 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     """The trainer of a job that it has accepted and computed."""
     find_order(game, computation.bundle, job)
     trainer = Trainer(game, job, computation.history)
-
-    @cache
-    def rehearse() -> None:
-        """Fail before a stake if disk or memory is too small."""
-        computation.refuse_small_disk(trainer.seller)
-        computation.rehearse()
+    rehearse = cache(computation.rehearse)
+    refuse_small_disk = cache(lambda: computation.refuse_small_disk(trainer.seller))
 
     def check_prices() -> None:
+        refuse_small_disk()
         if not any_terms:
             computation.refuse_bad_terms(sum(game.chain.fees()))
 
@@ -69,7 +66,7 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
         rehearse()
 
     def begins() -> bool:
-        """Is there an order to accept? An error if money or terms are too low for it."""
+        """Is there an order to accept? An error if disk, money or terms are too low for it."""
         if open_order := (order := trainer.look()).phase is Phase.CREATED:
             check_prices()
             trainer.check_funds(order)
@@ -84,7 +81,7 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
     if trainer.terms.confirm_window:
         trainer.seller = seller_of(computation.bundle, computation.history, computation.store.folder.parent, job)
     computation.lock()
-    if anywhere(game.chain, begins):
+    if anywhere(game.chain, begins):  # fail before a stake if disk, memory or money is too low
         rehearse()
     Retry(computation.reporter, computation.retry.poll).insist(accept)  # retries all errors of an endpoint
     computation.reporter.emit("accepted", f"accepted job {job.hex()[:16]}", job=job.hex())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pydantic import ValidationError
 
@@ -14,7 +16,7 @@ from vgame.job.bundle import load_bundle
 from vgame.job.file import Terms, problems
 from vgame.job.terms import GWEI, Pace, Prices, auditor_shortcomings, count_moves, safe_terms, trainer_shortcomings
 from vgame.runs.folder import executor_of
-from vgame.runs.pace import measure
+from vgame.runs.pace import checkpoint_seconds, measure
 from vgame.system.progress import Reporter
 
 
@@ -30,7 +32,9 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
     with use_device(device) as kind:
         reporter.stage(f"# measures a few steps of {operations(bundle.program):.1e} operations each")
         here = measure(bundle, executor_of(bundle, kind))
-    pace = Pace(slower * here.step, slower * here.trace, slower * here.worst, slower * here.state)
+    with TemporaryDirectory() as scratch, suppress(VgameError):  # without space: two hashings of the state
+        here = replace(here, checkpoint=checkpoint_seconds(Path(scratch), bundle))
+    pace = Pace(*(slower * seconds for seconds in astuple(here)))
     moves, safe = count_moves(bundle), replace(bundle, terms=safe_terms(bundle, pace, prices))
     fields = safe.terms.model_dump()
     try:
@@ -45,8 +49,9 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
     trainer_gas, auditor_gas = moves.trainer_gas * prices.gas, moves.auditor_gas * prices.gas
     text = "\n".join(
         [
-            f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing, {pace.worst:.3f} s at worst; "
-            f"{prices.gas / GWEI:g} gwei, audited with probability {prices.audited:g}",
+            f"# a step of {pace.step:.3f} s, {pace.trace:.3f} s with hashing, {pace.worst:.3f} s at worst, "
+            f"a checkpoint of {pace.checkpoint:.3f} s",
+            f"# {prices.gas / GWEI:g} gwei, audited with probability {prices.audited:g}",
             f"# longest dispute: {moves.trainer} moves of the trainer ({moves.trainer_gas:,} gas), "
             f"{moves.auditor} of the auditor ({moves.auditor_gas:,} gas)",
             f"# gas money beside the bonds, for each dispute open at once: {_ether(trainer_gas)} of the trainer, "
@@ -57,7 +62,8 @@ def propose(folder: Path, device: str, slower: float, prices: Prices, reporter: 
     )
     fields |= {"trainer_gas_reserve": trainer_gas, "auditor_gas_reserve": auditor_gas}
     money = {k: str(v) if isinstance(v, int) and v > 2**53 else v for k, v in fields.items()}
-    reporter.emit("terms", text, step_seconds=pace.step, trace_seconds=pace.trace, worst_seconds=pace.worst, **money)
+    seconds = {f"{name}_seconds": value for name, value in asdict(pace).items() if name != "state"}
+    reporter.emit("terms", text, **seconds, **money)
 
 
 def _ether(wei: int) -> str:

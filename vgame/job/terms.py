@@ -92,18 +92,24 @@ class Prices:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of a device for a step, for a step with all outputs hashed, for the slowest step on any data, and for
-    hashing a state."""
+    """Seconds of a device for a step, for a step with all outputs hashed, for the slowest step on any data, for hashing
+    a state, and for a whole checkpoint, if that was measured: hash, write, read back, hash."""
 
     step: float
     trace: float
     worst: float = 0.0
     state: float = 0.0
+    checkpoint: float = 0.0
 
     def take(self, steps: int, margin: float) -> float:
         """Seconds for so many steps: the larger of `margin` times the measured time and the time of the slowest
         steps."""
         return steps * max(margin * self.step, WORST_MARGIN * self.worst)
+
+    def run(self, bundle: Bundle, margin: float) -> float:
+        """Seconds for a whole run: `take` for its steps, and `margin` times the time of its checkpoints, each of which
+        hashes the state twice at least."""
+        return self.take(bundle.steps, margin) + margin * bundle.checkpoints * max(self.checkpoint, 2 * self.state)
 
 
 @dataclass(frozen=True)
@@ -193,9 +199,9 @@ def safe_terms(bundle: Bundle, pace: Pace, prices: Prices) -> Terms:
     slot = needed_slot(bundle, pace, prices.inclusion)
     trainer_budget, auditor_budget = needed_budgets(moves, slot, prices.inclusion)
     segment = int(pace.take(bundle.interval, 3) / 3600 * prices.compute_hour)
-    audit = int(pace.take(bundle.steps, 1) / 3600 * prices.compute_hour)
+    audit = int(pace.run(bundle, 1) / 3600 * prices.compute_hour)
     deterrence = int(2 * terms.reward * (1 - prices.audited) / prices.audited)
-    window = ceil(pace.take(bundle.steps, 2)) + censorship
+    window = ceil(pace.run(bundle, 2)) + censorship
     challenge_window = max(window, FEE_SHARE * moves.trainer * slot)
     # half of it pays the trainer for a dismissed dispute, or the auditor for the trainer's timeout
     accuser = 2 * max(moves.trainer_gas * prices.gas + segment, moves.auditor_gas * prices.gas)
@@ -224,7 +230,7 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int) -> list[str
         terms,
         slot=slot,
         trainer_budget=needed_budgets(moves, slot, INCLUSION)[0] + KEPT_OUT,
-        claim_window=ceil(pace.take(bundle.steps, 2)) + KEPT_OUT,
+        claim_window=ceil(pace.run(bundle, 2)) + KEPT_OUT,
         auditor_bond=2 * moves.trainer_gas * gas_price,
         diverged_pay=terms.reward // 10,
     )

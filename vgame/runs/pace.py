@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,8 +16,10 @@ import torch
 
 from vgame.arithmetic.torch.rounding_test import at_worst
 from vgame.commit.tensor import tensor_root
+from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.terms import Pace
+from vgame.runs.store import Store
 from vgame.runs.training import State, Stepper
 from vgame.system.files import write_atomic
 from vgame.system.progress import NULL_PROGRESS, NullProgress
@@ -52,6 +55,23 @@ def measure(bundle: Bundle, stepper: Stepper, listener: NullProgress = NULL_PROG
     return Pace(usual, trace, worst, hashed - begin)
 
 
+def checkpoint_seconds(folder: Path, bundle: Bundle) -> float:
+    """Seconds of a checkpoint that is written into a folder, read back and removed."""
+    here = folder / ".measured"
+    shutil.rmtree(here, ignore_errors=True)
+    try:
+        store = Store(here, bundle)
+        store.lock()
+        begin = time.monotonic()
+        try:
+            store.commit(bundle.state, [0.0] * min(bundle.interval, bundle.steps))
+        finally:
+            store.release()
+        return time.monotonic() - begin
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
+
+
 def few_steps(
     bundle: Bundle, stepper: Stepper, count: int, report: Callable[[int, str], None] = lambda step, seconds: None
 ) -> tuple[State, list[float]]:
@@ -67,7 +87,7 @@ def few_steps(
 
 def remember(path: Path, pace: Pace, kind: str) -> None:
     """Store the pace, so that a process that starts while a clock runs need not measure."""
-    with suppress(OSError):
+    with suppress(VgameError):  # a full disk
         write_atomic(path, json.dumps(asdict(pace) | {"on": _machine(kind)}).encode())
 
 
