@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import vgame
 from vgame.agents.config import AgentConfig
 from vgame.agents.local_run import LocalRun
 from vgame.job.bundle import load_bundle
+from vgame.job.state_keys import MOST_COPIES, state_dict
 from vgame.runs.local import prepare_run
 from vgame.system.progress import Reporter
 
@@ -80,3 +82,23 @@ def test_a_hole_before_the_words_of_the_data_stays_a_hole(bundle: Path) -> None:
     (bundle / "data.json").write_text(json.dumps({"files": {"0": [words.name, HOLE]}}))
     copy = kept(bundle) / words.name
     assert copy.stat().st_size == HOLE + len(data) and copy.stat().st_blocks * 512 < 2**20
+
+
+def named(bundle: Path, copies: int) -> Path:
+    """The bundle with every tensor of the state under so many keys."""
+    held = load_bundle(bundle)
+    keys = {f"{k}.{label.name}": (label.name, "bfloat16") for label in held.program.labels.state for k in range(copies)}
+    replace(held, keys=keys).save(bundle.parent / "named")
+    return bundle.parent / "named"
+
+
+def test_keys_hold_a_few_times_the_state_at_most(bundle: Path) -> None:
+    with pytest.raises(vgame.BundleError, match=r"json: its keys hold 1,155 words, 32 times the state .* 1,120"):
+        load_bundle(named(bundle, MOST_COPIES + 1))
+    assert len(load_bundle(named(bundle, MOST_COPIES)).keys) == 2 * MOST_COPIES
+
+
+def test_a_tensor_under_several_keys_is_held_once(bundle: Path) -> None:
+    held = load_bundle(named(bundle, 3))
+    found = state_dict(held.keys, held.program.labels.state, held.state, slots=False)
+    assert len(found) == 6 and len({tensor.data_ptr() for tensor in found.values()}) == 2

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Container, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from vgame.system.files import parse_json, read_file, write_atomic
 FILE = "module.json"
 MOST_BYTES = 2**24
 MOST_BEFORE = 2**40
+MOST_COPIES = 32  # all keys together hold so many times the state at most; tied weights have a key for each place
 TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 )}  # fmt: skip
@@ -71,6 +73,13 @@ def load_keys(folder: Path, labels: Sequence[TensorLabel]) -> tuple[Keys, int]:
             raise BundleError(
                 f"{path}: the key {key!r} is of {kind!r}, but {name!r} holds {held}; a type of these is expected"
             )
+    sizes = {label.name: prod(label.shape) for label in labels}
+    held, most = sum(sizes[name] for name, _ in keys.values()), MOST_COPIES * sum(sizes.values())
+    if held > most:
+        raise BundleError(
+            f"{path}: its keys hold {held:,} words, {MOST_COPIES} times the state is the most, {most:,}; name each "
+            "tensor under fewer keys, or do not use the bundle"
+        )
     return keys, before
 
 
@@ -81,7 +90,8 @@ def state_dict(
     tensors = {l.name: t.detach().cpu().reshape(l.shape).clone() for l, t in zip(labels, state, strict=True)}
     if not keys:
         return tensors
-    named = {key: tensors[name].to(TYPES[kind]) for key, (name, kind) in keys.items()}
+    typed = {(name, kind): tensors[name].to(TYPES[kind]) for name, kind in set(keys.values())}
+    named = {key: typed[what] for key, what in keys.items()}
     mine = {name for name, _ in keys.values()}
     return named | {n: t for n, t in tensors.items() if slots and n not in mine}
 
