@@ -19,14 +19,14 @@ from vgame.agents.staking import why_not_staked
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
-from vgame.chain.escrow import BonusProof, BonusTerms, EscrowContract, Promised, entry_of
+from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
 from vgame.chain.final import final_jobs
 from vgame.chain.records import NOBODY, JobSpec
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
 from vgame.delivery.buyer import FAILED
-from vgame.errors import Abstain, ContractError, NotYet, ProgramError, VgameError
+from vgame.errors import Abstain, ChainError, ContractError, NotYet, ProgramError, VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
@@ -288,6 +288,18 @@ def close(escrow: EscrowContract, identity: bytes) -> str:
     return outcome
 
 
+def _refuse_own_loss(escrow: EscrowContract, bonus: Bonus) -> None:
+    """ChainError for the trainer, once the window is over: its evaluation is paid until the bonus is given back."""
+    game, over = escrow.game, bonus.since + bonus.window
+    assert game.wallet is not None
+    mine = game.wallet.address == game.job(bonus.training).trainer != bonus.payer
+    if mine and game.chain.now() > over:
+        raise ChainError(
+            f"the window of this bonus ended at second {over}; closing it would return the bonus to its payer; run "
+            "`vgame bonus pay`, which still counts"
+        )
+
+
 def _settled(escrow: EscrowContract, identity: bytes) -> str:
     bonus = escrow.held(identity)
     if bonus.settled_at:
@@ -302,6 +314,8 @@ def _settled(escrow: EscrowContract, identity: bytes) -> str:
                 return "waiting"
         else:
             return "started"
+    if bonus.since:
+        _refuse_own_loss(escrow, bonus)
     try:
         escrow.send("giveBack", identity)
     except ContractError as error:

@@ -128,12 +128,25 @@ def _end_delivery(game: Game, job: bytes) -> bool:
     """End a delivery whose time is over: without a key the reward is refunded, without a complaint it is paid. True if
     a transaction was sent."""
     if overdue := late_trainer(game, job):
+        _refuse_own_loss(game, job)
         game.send(*overdue)
     elif game.job(job).phase is Phase.REVEALED and read_game(game, job)[0].seconds_left < 0:
         game.send("closeDelivery", job, int(Phase.REVEALED))
     else:
         return False
     return True
+
+
+def _refuse_own_loss(game: Game, job: bytes) -> None:
+    """ChainError for the trainer and its delegates: a late key or answer counts until a delivery is ended."""
+    assert game.wallet is not None
+    mine = game.job(job).trainer == game.wallet.address
+    if mine or game.is_delegate(job, game.wallet.address):
+        raise ChainError(
+            f"the trainer of job {job.hex()[:16]} is late with the key or an answer, which still counts until the "
+            "delivery is ended, and ending it would refund the client; run "
+            f"`vgame trainer{'' if mine else ' --delegate'}` now, with the store of the claim"
+        )
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> Callable[[], dict[str, str]]:

@@ -1,0 +1,36 @@
+"""A trainer that is late with its key or an answer: it does not end its own delivery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from exchange import Exchange
+from scene import Scene
+from test_delivery_agents import SPEC, Sides
+
+from vgame.agents.client import close_job
+from vgame.chain.records import Phase
+from vgame.errors import ChainError
+
+
+@pytest.mark.parametrize("late", ["with the key", "with an answer"])
+@pytest.mark.parametrize("command", ["vgame trainer", "vgame trainer --delegate"])
+def test_a_late_trainer_does_not_end_its_own_delivery(scene: Scene, tmp_path: Path, late: str, command: str) -> None:
+    """Its key, or its answer, counts until another account ends the delivery."""
+    sides = Sides(scene, tmp_path)
+    sides.claim()
+    game = sides.game
+    if "delegate" in command:
+        game = sides.play.scene.game()
+        sides.game.send("setDelegate", sides.play.id, game.wallet.address, True)
+    if late == "with an answer":
+        Exchange(sides.play, sides.game, None, None, []).request(1, 2)
+        sides.play.advance(SPEC.key_window + 1)
+    else:
+        sides.receive()
+        sides.play.advance(SPEC.confirm_window + SPEC.key_window + 1)
+    with pytest.raises(ChainError, match=rf"is late .* counts until .*; run `{command}` now"):
+        close_job(game, sides.play.id)
+    assert sides.play.phase is Phase.DELIVERING
+    sides.until(Phase.REVEALED)
