@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -52,8 +53,10 @@ def begun(run: LocalRun, checkpoints: int) -> LocalRun:
 
 
 def grown(run: LocalRun) -> int:
-    files = (p for p in run.store.folder.rglob("*") if p.is_file() and p.name != "run.json" and p.parent.name != "job")
-    return sum(p.stat().st_size for p in files)
+    """Bytes of its files, of states in whole blocks."""
+    block = os.statvfs(run.store.folder).f_frsize
+    files = [p for p in run.store.folder.rglob("*") if p.is_file() and p.name != "run.json" and p.parent.name != "job"]
+    return sum(-(-p.stat().st_size // block) * block if p.parent.name == "states" else p.stat().st_size for p in files)
 
 
 @pytest.mark.parametrize("made", [0, 7, STEPS])
@@ -68,6 +71,20 @@ def test_what_is_missing_of_the_run_must_fit(tmp_path: Path, free: Free, made: i
         with pytest.raises(StoreError, match=r"needs [\d.]+ KB more of its disk, [\d.]+ KB are free; free"):
             run.refuse_small_disk()
     run.store.release()
+
+
+@pytest.mark.parametrize("files", [0, 10**6])
+def test_each_checkpoint_needs_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int) -> None:
+    """`files`: all of the disk; 0 where they are not counted."""
+    run, usage = LocalRun(seat(tmp_path), "cpu", Reporter()), os.statvfs(tmp_path)
+    fields = {name: getattr(usage, name) for name in dir(usage) if name.startswith("f_")}
+    left = SimpleNamespace(**fields | {"f_files": files, "f_favail": STEPS - 1})
+    monkeypatch.setattr(os, "statvfs", lambda _: left)
+    if files:
+        with pytest.raises(StoreError, match="needs 40 more files, its disk takes 39; remove files, or choose"):
+            run.refuse_small_disk()
+        left.f_favail += 1
+    run.refuse_small_disk()
 
 
 def test_the_sealed_state_must_fit_too(tmp_path: Path, free: Free) -> None:

@@ -7,6 +7,7 @@ initial state, whose results are discarded.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from contextlib import suppress
@@ -141,11 +142,17 @@ def _growth(bundle: Bundle, keep: int = 1, made: int = 0, forgets: bool = False)
 
 
 def refuse_small_disk(store: Store, stepper: Stepper, more: int = 0) -> None:
-    """StoreError unless the disk has the space for the rest of a role's run, in mode `logged` with its log, and for
-    `more` bytes beside it."""
-    found = _counted(store)
+    """StoreError unless the disk has the space for the rest of a role's run, in whole blocks and in mode `logged` with
+    its log, and for `more` bytes beside it."""
+    found, disk = _counted(store), os.statvfs(store.folder)
     if store.divergence:
         return
+    if disk.f_files and found.checkpoints > disk.f_favail:
+        raise StoreError(
+            f"{store.folder}: this run needs {found.checkpoints:,} more files, its disk takes {disk.f_favail:,}; "
+            "remove files, or choose a --store on another disk"
+        )
+    more += found.checkpoints * (-file_bytes(store.bundle.program.labels.state, store.bundle.state) % disk.f_frsize)
     if found.steps and isinstance(store, LoggedStore):
         few_steps(store.bundle, stepper, min(FEW, store.bundle.steps))
         more += _log_growth(store, stepper, found.steps)
