@@ -35,7 +35,10 @@ RESULTS = ROOT / "docs" / "simulation.json"
 ROOMS = ("agents", "attacks", "chain", "commit", "dispute", "errors.py", "job", "system")
 GAME = ("frauds", "ghost", "places", "revm_calls", "revm_chain", "revm_node", "scene", "toy")
 #: No story of disputes runs these (tests/simulation/test_simulation.py), nor vgame.delivery.
-IDLE = ("agents/client", "agents/delivery", "attacks/exchange", "chain/http", "job/terms", "system/threads")
+IDLE = (
+    "agents/bonus", "agents/client", "agents/delivery", "agents/local_run", "agents/notify",
+    "attacks/exchange", "chain/http", "job/terms", "system/threads",
+)  # fmt: skip
 UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
 SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
