@@ -77,7 +77,7 @@ def refused() -> dict[str, Any]:
 def show_stale(game: Game, number: int, old: Standing) -> None:
     """Show one dispute in an old state, all others as they are."""
     usual, turn = game.disputes, game.turn
-    game.disputes = lambda job, first=0: [old if s.number == number else s for s in usual(job, first)]
+    game.disputes = lambda *args: [old if s.number == number else s for s in usual(*args)]
     game.turn = lambda job, n: (old.turn, old.deadline) if n == number else turn(job, n)
 
 

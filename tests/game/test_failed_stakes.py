@@ -119,9 +119,9 @@ def test_one_altered_reply_is_not_remembered(scene: Scene) -> None:
     service = watch(play, Limits(jobs=frozenset({play.id})))
     usual, me = service.game.disputes, service.game.wallet.address
 
-    def altered(job: bytes, first: int = 0) -> Any:
+    def altered(*args: Any) -> Any:
         service.game.disputes = usual
-        found = usual(job, first)
+        found = usual(*args)
         return [replace(s, dispute=replace(s.dispute, auditor=me, status=Status.DISMISSED)) for s in found]
 
     service.game.disputes = altered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -118,8 +119,8 @@ def test_a_false_end_and_its_estimate_cost_one_transaction(own: bool) -> None:
             auditor.step()
         usual, request = auditor.game.disputes, chain.web3.provider.make_request
 
-        def disputes(job: bytes, first: int = 0) -> list[Standing]:
-            return [replace(s, turn=Turn.TRAINER_EXPIRED) if s.number == 0 else s for s in usual(job, first)]
+        def disputes(*args: Any) -> list[Standing]:
+            return [replace(s, turn=Turn.TRAINER_EXPIRED) if s.number == 0 else s for s in usual(*args)]
 
         def estimates(method, params):
             answer = request(method, params)

@@ -100,7 +100,7 @@ def test_one_stale_job_costs_no_other_dispute(monkeypatch: pytest.MonkeyPatch) -
         rounds(1)
         plays[1].trainer.step()
         usual = service.game.disputes
-        service.game.disputes = lambda job, first=0: [old] if job == plays[0].id else usual(job, first)
+        service.game.disputes = lambda job, *args: [old] if job == plays[0].id else usual(job, *args)
         with invented_estimates(chain):
             for _ in range(40):
                 rounds(1)

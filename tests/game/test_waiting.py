@@ -132,8 +132,8 @@ def test_one_dispute_shown_as_run_out_silences_no_auditor(far: Scene) -> None:
     play.auditor(None, FalseAccuser, step_wanted=1).step()
     service = watch(play, Limits(jobs=frozenset({play.id})))
     usual = service.game.disputes
-    service.game.disputes = lambda job, first=0: [
-        replace(s, turn=Turn.TRAINER_EXPIRED) if s.number == 0 else s for s in usual(job, first)
+    service.game.disputes = lambda *args: [
+        replace(s, turn=Turn.TRAINER_EXPIRED) if s.number == 0 else s for s in usual(*args)
     ]
     rounds(service, 60)
     assert staked(play, service) == 1
