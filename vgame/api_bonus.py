@@ -48,9 +48,9 @@ class Escrow(EscrowContract):
         return bonus.promise(self, job, training, task, total, least, amount, window, nonce, validate)
 
     def check(self, identity: bytes, training: Bundle, task: Task) -> None:
-        """For a trainer, before the work: raises Abstain if the task's evaluation is not the one that the bonus pays
-        for, or if the window is too short."""
-        bonus.check(self.promised(identity), training, task)
+        """For a trainer, before the work: raises Abstain if the bonus is for another training or evaluation, or cannot
+        be earned or paid, or if its window is too short."""
+        bonus.check(self, self.promised(identity), training, task)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
         """The evaluation of a trained run that the bonus requires. Order it with `game.post`, then train and claim it

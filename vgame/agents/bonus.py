@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import astuple, fields, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vgame.agents.named_jobs import Limits
+from vgame.agents.order import find_order
 from vgame.agents.staking import why_not_staked
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
@@ -22,7 +24,8 @@ from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_ta
 from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
 from vgame.chain.final import final_jobs
 from vgame.chain.records import NOBODY, JobSpec
-from vgame.commit.merkle import Kind, Tree
+from vgame.chain.wallet import CALLDATA_CAP
+from vgame.commit.merkle import Kind, Tree, tree_height
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
 from vgame.delivery.buyer import FAILED
@@ -30,7 +33,7 @@ from vgame.errors import Abstain, ChainError, ContractError, NotYet, ProgramErro
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
-from vgame.job.terms import INCLUSION, count_moves
+from vgame.job.terms import INCLUSION, count_moves, trainer_shortcomings
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.pace import measure
 from vgame.tasks.task import TOTALS, Task
@@ -115,6 +118,7 @@ def promise(
     _check_mark(least)
     _warn_of_delivery(training)
     evaluation = untrained_evaluation(task, total, training, amount, validate)
+    _check_earnable(escrow, "this bonus", job, training, evaluation)
     window = needed_window(evaluation, amount) if window is None else window
     terms = BonusTerms(job, window, *place_of(evaluation), least)
     return escrow.open(terms, _template(evaluation), layout_of(training, evaluation), amount, nonce)
@@ -142,12 +146,12 @@ def _template(evaluation: Bundle) -> JobSpec:
     return replace(JobSpec(**evaluation.order), initial_root=bytes(32), trainer=NOBODY)
 
 
-def check(promised: Promised, training: Bundle, task: Task) -> None:
-    """As a trainer, before the work: Abstain unless the bonus is for the task's measure, its window is long enough,
-    and an auditor on this device would dispute a false evaluation."""
+def check(escrow: EscrowContract, promised: Promised, training: Bundle, task: Task) -> None:
+    """As a trainer, before the work: Abstain unless the bonus is for this training and the task's measure, can be
+    earned and paid, and an auditor on this device would dispute a false evaluation in time."""
     _warn_of_delivery(training)
     _, own = _measured(promised, training, task)
-    _check_disputes(promised, own)
+    _check_earnable(escrow, f"bonus {promised.id.hex()[:16]}", promised.terms.training, training, own)
     _check_window(promised, own)
 
 
@@ -156,6 +160,11 @@ def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bu
     found: list[list[str]] = []
     for total in integer_totals(task):
         own = untrained_evaluation(task, total, training, promised.amount)
+        if not 0 < promised.evaluation.interval <= own.steps:
+            raise Abstain(
+                f"bonus {promised.id.hex()[:16]}: the interval of its evaluation is {promised.evaluation.interval}, 1 "
+                f"to {own.steps} are possible, so no evaluation would be the promised one"
+            )
         own = replace(own, interval=promised.evaluation.interval)
         found.append(_differences(promised, training, own))
         if not found[-1]:
@@ -171,16 +180,40 @@ def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]
     return other + ["total"] * ((promised.terms.total, promised.terms.size) != place_of(own))
 
 
-def _check_disputes(promised: Promised, own: Bundle) -> None:
-    """Abstain unless this device can dispute a false evaluation. If no other auditor does, this trainer must: the payer
-    gets its money back if there is no true evaluation."""
+def _check_earnable(escrow: EscrowContract, name: str, job: bytes, training: Bundle, own: Bundle) -> None:
+    """Abstain unless a bonus for a training can be earned and paid: the job orders this training and has not failed,
+    its evaluation (`own`) suffices for trainer and auditor on this device, and the proof fits into a transaction. If no
+    other auditor disputes a false evaluation, its trainer must: the payer gets its money back if there is no true
+    one."""
+    if (phase := find_order(escrow.game, training, job).phase) in FAILED:
+        raise Abstain(f"{name}: its training, job {job.hex()[:16]}, is {phase.name.lower()}, so nothing can be paid")
     pace = measure(own, Executor(own.program, own.data, own.scalars, own.seed, own.mode))
     why = why_not_staked(own, JobSpec(**own.order), pace, Limits())
-    least = count_moves(own).auditor * INCLUSION + own.terms.slot
+    least = max(count_moves(own).auditor * INCLUSION + own.terms.slot, ceil(pace.run(own, 2)))
     if not why and own.terms.challenge_window < least:
         why = f"challenge_window is {own.terms.challenge_window}, at least {least} is needed"
     if why:
-        raise Abstain(f"bonus {promised.id.hex()[:16]}: an auditor would not dispute a false evaluation: {why}")
+        raise Abstain(f"{name}: an auditor would not dispute a false evaluation: {why}")
+    if short := trainer_shortcomings(own, pace, sum(escrow.game.chain.fees())):
+        raise Abstain(
+            f"{name}: a trainer would refuse its evaluation: {'; '.join(short)}; its windows are those of the training"
+        )
+    if (size := _proof_size(escrow, training, own)) > CALLDATA_CAP:
+        raise Abstain(
+            f"{name}: its proof has {size:,} bytes, a transaction at most {CALLDATA_CAP:,}; each tensor in the states "
+            "of training and evaluation takes 32: it could not be paid"
+        )
+
+
+def _proof_size(escrow: EscrowContract, training: Bundle, own: Bundle) -> int:
+    """Bytes of the call that pays, at most."""
+    states = [len(bundle.program.labels.state) for bundle in (training, own)]
+    runs = [tree_height(bundle.checkpoints) + 1 for bundle in (training, own)]  # one more in mode `logged`
+    root, path = bytes(32), [bytes(32)] * tree_height(states[1])
+    proof = BonusProof(
+        root, [root] * states[1], root, [root] * runs[0], [root] * states[0], root, [root] * runs[1], 0, path, 0, path,
+    )  # fmt: skip
+    return len(escrow.encoded("pay", root, astuple(proof)))
 
 
 def _check_window(promised: Promised, own: Bundle) -> None:
@@ -218,7 +251,8 @@ def evaluation_bundle(
     """The evaluation of a trained run that the bonus requires, to be ordered in the game. Only the trainer of the
     training can accept it. ValidationError if its program does not compute the task's measure."""
     run = run if isinstance(run, Run) else Run.open(run)
-    total, _ = _measured(promised, run.bundle, task)
+    total, own = _measured(promised, run.bundle, task)
+    _check_earnable(escrow, f"bonus {promised.id.hex()[:16]}", promised.terms.training, run.bundle, own)
     terms = _terms(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
     bundle = prepare(job, validate=validate)
