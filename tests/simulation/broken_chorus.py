@@ -22,7 +22,7 @@ def _by_all(self: Lasting, what: Any, so: bool = True, of: Callable[[Chain], int
     return _held(self, what, so, lambda chain: len(chain.turns.all) if chain.turns else 1)
 
 
-def _least(self: Chain, question: Callable[[Any], int], lower: bool = False) -> int:
+def _least(self: Chain, question: Callable[[Any], int]) -> int:
     return min(self._from_all(question))
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -100,6 +101,9 @@ def test_all_endpoints_get_a_transaction_and_the_middle_reply_counts(urls: list[
     chain = Chain(urls)
     replies = iter([5, 0, 6])
     assert chain.middle(lambda _: next(replies)) == 5 and chain.endpoint == 0
+    for found, middle in [((9, 5), 9), ((5, 9), 5), ((1, 3, 5, 7), 3), ((4, 3, 5, 7), 4)]:
+        with patch.object(chain, "_from_all", lambda _, found=found: list(found)):
+            assert chain.middle(lambda _: 0) == middle
     sent = []
     chain.web3.eth.send_raw_transaction = lambda raw: sent.append((chain.endpoint, raw))  # type: ignore[method-assign]
     chain.publish(b"signed")

@@ -119,11 +119,12 @@ class Chain:
         """Send a signed transaction to all endpoints; the first one's error if none takes it."""
         self._from_all(lambda eth: eth.send_raw_transaction(raw))
 
-    def middle(self, question: Callable[[Any], int], lower: bool = False) -> int:
-        """The middle one of all endpoints' replies, which is right if most of them are; of two the larger one, or the
-        `lower`."""
-        found = sorted(self._from_all(question))
-        return found[(len(found) - lower) // 2]
+    def middle(self, question: Callable[[Any], int]) -> int:
+        """The middle one of all endpoints' replies, which is right if most of them are. If two are in the middle, that
+        of the endpoint in use, or the one of them beside it."""
+        replies = self._from_all(question)
+        low, high = (sorted(replies)[n // 2] for n in (len(replies) - 1, len(replies)))
+        return min(max(replies[0], low), high)
 
     def _from_all(self, question: Callable[[Any], T]) -> list[T]:
         """The replies of all endpoints that answer; the first one's error if none does."""
@@ -304,7 +305,7 @@ class Chain:
 
     def asked_tip(self, of_all: bool = False) -> int:
         """The tip that the node proposes, without an upper bound, wei per gas."""
-        return self.middle(_tip, lower=True) if of_all else self.ask(lambda: _tip(self.web3.eth))
+        return self.middle(_tip) if of_all else self.ask(lambda: _tip(self.web3.eth))
 
     def final_time(self, most: int = FINALITY) -> int:
         """Time of the last final block, which no reorganisation undoes. If the node does not name it, 15 minutes (or
