@@ -44,13 +44,14 @@ class Escrow(EscrowContract):
         """Lock `amount` for the trainer of a job that is not claimed yet. It is paid if the task's evaluation of the
         trained state gives `total` as `least` or more. `window`: None means the shortest window in which a delay of
         the evaluation costs more than it gains. `validate`: seconds for comparing the evaluation's program with the
-        task's code (None: 60, 0: none)."""
+        task's code (None: 60, 0: none). Abstain if `check` would refuse the bonus on this device."""
         return bonus.promise(self, job, training, task, total, least, amount, window, nonce, validate)
 
-    def check(self, identity: bytes, training: Bundle, task: Task) -> None:
-        """For a trainer, before the work: raises Abstain if the bonus is for another training or evaluation, or cannot
-        be earned or paid, or if its window is too short."""
-        bonus.check(self, self.promised(identity), training, task)
+    def check(self, identity: bytes, training: Bundle, task: Task, *, job: bytes | None = None) -> None:
+        """For a trainer, before the work: raises Abstain if the task's evaluation is not the one that the bonus pays
+        for, or if the bonus cannot be earned or paid. `job`: the job that the trainer wants to accept; a bonus for
+        another one is refused."""
+        bonus.check(self, self.promised(identity), training, task, job)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
         """The evaluation of a trained run that the bonus requires. Order it with `game.post`, then train and claim it

@@ -89,6 +89,7 @@ class Order:
     def phase(self) -> str:
         """created, accepted, claimed, final, convicted or expired; with delivery also delivering, revealed, undelivered
         or declined."""
+        self.game.chain.turn()
         return self.game.job(self.job).phase.name.lower()
 
     def close(self) -> int:

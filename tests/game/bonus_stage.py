@@ -12,11 +12,13 @@ import torch
 from revm_chain import RevmChain, RevmGame
 
 import vgame
-from vgame.agents.bonus import proof_of
+from vgame.agents.bonus import layout_of, place_of, proof_of, untrained_evaluation
+from vgame.agents.bonus_conditions import template_of
 from vgame.agents.client import post_job
-from vgame.chain.escrow import BonusProof
+from vgame.chain.escrow import BonusProof, BonusTerms
+from vgame.chain.records import JobSpec
 from vgame.dispute.trainer import Trainer
-from vgame.errors import ContractError
+from vgame.errors import Abstain, ContractError
 from vgame.execute.executor import Executor
 from vgame.runs.history import History
 from vgame.runs.logged_history import LoggedHistory
@@ -131,3 +133,15 @@ class Stage:
 @pytest.fixture
 def stage(system, trained: Trained) -> Stage:
     return Stage(system, trained)
+
+
+def refused_by_both(stage: Stage, bundle: vgame.Bundle, made: Callable[[], vgame.Task], why: str) -> None:
+    """`promise` refuses a bonus, and `check` the same one of a payer that does not use `promise`."""
+    job = stage.post(bundle)
+    with pytest.raises(Abstain, match=f"the bonus: .*{why}"):
+        stage.escrow.promise(job, bundle, made(), "correct", least=1, amount=AMOUNT, validate=0)
+    own = untrained_evaluation(made(), "correct", bundle, AMOUNT)
+    terms = BonusTerms(job, 2**31, *place_of(own), 1)
+    identity = stage.escrow.open(terms, template_of(JobSpec(**own.order)), layout_of(bundle, own), AMOUNT, 1)
+    with pytest.raises(Abstain, match=f"bonus {identity.hex()[:16]}: .*{why}"):
+        stage.escrow.check(identity, bundle, made())

@@ -21,7 +21,7 @@ from vgame.chain.escrow import Bonus
 from vgame.chain.records import CAUSES, NOBODY, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
-from vgame.errors import ChainError, ContractError, NotYet, Over, ValidationError, VgameError
+from vgame.errors import ContractError, NotYet, Over, ValidationError, VgameError
 from vgame.program.lowering.table import HANDLERS
 from vgame.runs.history import History
 from vgame.runs.store import Store
@@ -34,7 +34,7 @@ def test_a_late_trainer_does_not_give_its_own_bonus_back(stage: Stage) -> None:
     stage.escrow.close(stage.id)
     job, run = stage.evaluation()
     stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
-    with pytest.raises(ChainError, match=r"would return the bonus to its payer; run `vgame bonus pay`"):
+    with pytest.raises(VgameError, match=r"would return .* to the payer, .*call `vgame bonus pay`"):
         stage.seen_by(trainer.game).close(stage.id)
     assert stage.escrow.pay(stage.id, job, stage.trained.run, run) == AMOUNT
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
-from bonus_stage import AMOUNT, Stage, Trained, executor, measure, task
+from bonus_stage import AMOUNT, Stage, Trained, executor, measure, refused_by_both, task
 from deployed import compile_cached
 from eth_abi import encode
 from revm_chain import RevmGame
@@ -212,10 +211,12 @@ def test_a_trainer_detects_differences_from_its_task(system, trained: Trained) -
     with pytest.raises(Abstain, match="data_root"):
         escrow.evaluation(stage.id, trained.run, other)
     needed = needed_window(untrained_evaluation(task(), "correct", bundle, AMOUNT), AMOUNT)
-    short = escrow.promise(stage.job, bundle, task(), "correct", least=1, amount=AMOUNT, window=needed - 1)
+    with pytest.raises(Abstain, match=f"its window of {needed - 1} s is too short, {needed} s are needed"):
+        escrow.promise(stage.job, bundle, task(), "correct", least=1, amount=AMOUNT, window=needed - 1)
+    found = escrow.promised(stage.id)
+    short = escrow.open(replace(found.terms, window=needed - 1), found.evaluation, list(found.layout), AMOUNT, 7)
     with pytest.raises(Abstain, match=f"its window of {needed - 1} s is too short, {needed} s are needed"):
         escrow.check(short, bundle, task())
-    found = escrow.promised(stage.id)
     for changes, word in (
         ({"terms": {"total": found.terms.size}}, "total"),
         ({"layout": [*found.layout[:-1], bytes(31) + b"\x01"]}, "layout"),
@@ -240,15 +241,11 @@ def test_a_trainer_detects_differences_from_its_task(system, trained: Trained) -
         ({"slot": 2**24 - 1, "trainer_budget": 2**24}, "slot is 16777215"),
     ],
 )
-def test_an_evaluation_that_no_auditor_would_dispute_is_refused(
-    system, tmp_path: Path, terms: dict[str, int], why: str
-) -> None:
+def test_an_evaluation_that_no_auditor_would_dispute_is_refused(stage: Stage, terms: dict[str, int], why: str) -> None:
     """The payer's own trainer would make it final, as often as the evaluation is ordered, and the bonus would go
     back. The criterion is the one by which `vgame auditor` stakes."""
-    with patch("vgame.agents.bonus._check_earnable"):  # the payer has a program of its own
-        stage = Stage(system, Trained(tmp_path, terms=vgame.Terms(**terms)))
-    with pytest.raises(Abstain, match=f"an auditor would not dispute a false evaluation: .*{why}"):
-        stage.escrow.check(stage.id, stage.trained.bundle, task())
+    bundle = replace(stage.trained.bundle, terms=vgame.Terms(**terms))
+    refused_by_both(stage, bundle, task, f"an auditor would not dispute a false evaluation: .*{why}")
 
 
 @pytest.mark.parametrize("windows", [0, 40_000])

@@ -1,90 +1,203 @@
-"""Bonuses that no trainer could earn, or no payer could pay: `promise`, `check` and `prepare` refuse them by the same
-conditions."""
+"""Bonuses that could not be earned or paid: `promise`, `check` and `prepare` name the condition that fails, and the
+trainer does not return its own bonus."""
 
 from __future__ import annotations
 
 from dataclasses import astuple, replace
+from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-from bonus_stage import AMOUNT, Stage, Trained, task
+from bonus_stage import AMOUNT, SAMPLES, Stage, Trained, refused_by_both, task
 
-import vgame.agents.bonus as bonus
-from vgame.chain.records import Phase
-from vgame.errors import Abstain
+import vgame
+from vgame.agents import bonus_conditions
+from vgame.agents.bonus import untrained_evaluation
+from vgame.agents.bonus_conditions import proof_size
+from vgame.chain.wallet import CALLDATA_CAP
+from vgame.errors import Abstain, VgameError
 from vgame.job.terms import Pace
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return Trained(tmp_path_factory.mktemp("trained"))
+def opened(stage: Stage, spec: dict[str, Any] | None = None, **terms: Any) -> bytes:
+    """A second bonus, changed, by the contract's own `open`: a payer need not use `promise`."""
+    found = stage.escrow.promised(stage.id)
+    order = replace(found.evaluation, **(spec or {}))
+    return stage.escrow.open(replace(found.terms, **terms), order, list(found.layout), AMOUNT, 77)
 
 
-@pytest.fixture
-def stage(system: Any, trained: Trained) -> Stage:
-    return Stage(system, trained)
-
-
-def opened(stage: Stage, spec: dict[str, Any] | None = None, terms: dict[str, Any] | None = None) -> bytes:
-    """A bonus that another program has opened."""
-    p = stage.escrow.promised(stage.id)
-    stage.nonce += 1
-    args = astuple(replace(p.terms, **terms or {})), astuple(replace(p.evaluation, **spec or {})), list(p.layout)
-    receipt = stage.escrow.send("open", *args, 50 + stage.nonce, value=AMOUNT)
-    return bytes(stage.escrow._decode(receipt["logs"][0]).args["id"])
-
-
-@pytest.mark.parametrize("more", [None, 1])
-def test_an_interval_that_no_evaluation_has_is_refused(stage: Stage, more: int | None) -> None:
-    """`prepare` could not make the promised evaluation after the training."""
+@pytest.mark.parametrize("interval", [0, 5])
+def test_an_interval_that_no_evaluation_can_have(stage: Stage, interval: int) -> None:
     steps = stage.escrow.promised(stage.id).evaluation.steps
-    trap = opened(stage, {"interval": steps + more if more else 0})
-    with pytest.raises(Abstain, match=f"the interval of its evaluation is .*, 1 to {steps} are possible"):
+    assert steps == 4
+    trap, text = opened(stage, {"interval": interval}), f"interval of its evaluation is {interval}, 1 to {steps}"
+    with pytest.raises(Abstain, match=text):
         stage.escrow.check(trap, stage.trained.bundle, task())
-
-
-def test_a_bonus_for_another_training_is_refused(stage: Stage) -> None:
-    """Only an account of the payer can accept that one, and does not."""
-    own, puppet = stage.trained.bundle, stage.game()
-    other = replace(own, terms=own.terms.model_copy(update={"trainer": puppet.wallet.address}))
-    trap = opened(stage, terms={"training": stage.post(other)})
-    with pytest.raises(Abstain, match="the bundle is not the one that job"):
-        stage.escrow.check(trap, own, task())
-    with pytest.raises(Abstain, match="the bundle is not the one that job"):
-        stage.escrow.promise(stage.job, other, task(), "correct", least=1, amount=1)
-
-
-def test_a_bonus_for_a_training_that_has_failed_is_refused(stage: Stage) -> None:
-    stage.chain.advance(stage.trained.bundle.terms.accept_window + 1)
-    stage.client.send("expire", stage.job)
-    assert stage.client.job(stage.job).phase is Phase.EXPIRED
-    with pytest.raises(Abstain, match="is expired, so nothing can be paid"):
-        stage.escrow.check(stage.id, stage.trained.bundle, task())
-
-
-def test_an_evaluation_that_takes_longer_than_its_windows_is_refused(stage: Stage) -> None:
-    own = bonus.untrained_evaluation(task(), "correct", stage.trained.bundle, AMOUNT)
-    slow = Pace(own.terms.claim_window / own.steps, 0.1)
-    with patch.object(bonus, "measure", lambda *_: slow):
-        with pytest.raises(Abstain, match=r"is \d+, (at least )?\d+ is needed"):
-            stage.escrow.check(stage.id, stage.trained.bundle, task())
-        with pytest.raises(Abstain, match=r"is \d+, (at least )?\d+ is needed"):
-            stage.escrow.promise(stage.job, stage.trained.bundle, task(), "correct", least=1, amount=1)
-
-
-def test_a_proof_that_no_transaction_holds_is_refused(stage: Stage) -> None:
     stage.train()
-    assert stage.escrow.close(stage.id) == "started"
+    with pytest.raises(Abstain, match=text):
+        stage.escrow.evaluation(trap, stage.trained.run, task())
+
+
+@pytest.mark.parametrize("interval", [1, 4])
+def test_every_interval_up_to_the_steps_can_be_prepared(stage: Stage, interval: int) -> None:
+    found = opened(stage, {"interval": interval}, window=2**31)
+    stage.escrow.check(found, stage.trained.bundle, task())
+    stage.train()
+    assert stage.escrow.evaluation(found, stage.trained.run, task()).interval == interval
+
+
+def test_a_bonus_for_another_order_is_neither_promised_nor_accepted(stage: Stage) -> None:
+    """Only the payer's own account can accept the other job, and lets it expire: the money goes back."""
+    own = stage.trained.bundle
+    puppet = own.terms.model_copy(update={"trainer": stage.game().wallet.address})
+    decoy = stage.post(replace(own, terms=puppet))
+    with pytest.raises(Abstain, match=f"the bonus is for job {decoy.hex()[:16]}, whose order is not this bundle"):
+        stage.escrow.promise(decoy, own, task(), "correct", least=1, amount=AMOUNT)
+    with pytest.raises(Abstain, match=f"for job {decoy.hex()[:16]}, whose order is not this bundle"):
+        stage.escrow.check(opened(stage, training=decoy), own, task())
+
+
+def test_a_bonus_for_the_same_order_posted_twice(stage: Stage) -> None:
+    second, own = stage.post(stage.trained.bundle), stage.trained.bundle
+    stage.escrow.check(stage.id, own, task(), job=stage.job)
+    with pytest.raises(Abstain, match=f"for job {stage.job.hex()[:16]}, not for job {second.hex()[:16]}"):
+        stage.escrow.check(stage.id, own, task(), job=second)
+
+
+def test_a_bonus_of_a_training_that_has_ended(system, tmp_path: Path, stage: Stage) -> None:
+    wild = Trained(tmp_path, schedule=vgame.Constant(lr="1e38"))
+    diverged = Stage(system, wild)
+    diverged.train()
+    stage.chain.advance(stage.client.job(stage.job).spec.accept_window + 1)
+    stage.client.send("expire", stage.job)
+    for ended, bundle, outcome in ((stage, stage.trained.bundle, "expired"), (diverged, wild.bundle, "diverged")):
+        with pytest.raises(Abstain, match=rf"has ended without a trained state \({outcome}\)"):
+            ended.escrow.check(ended.id, bundle, task())
+        with pytest.raises(Abstain, match=rf"has ended without a trained state \({outcome}\)"):
+            ended.escrow.evaluation(ended.id, ended.trained.run, task())
+
+
+def test_no_evaluation_is_prepared_for_the_run_of_another_training(stage: Stage, tmp_path: Path) -> None:
+    """Its evaluation would start from another state than the bonus pays for. Another reward does not change a run."""
+    stage.train()
+    stage.escrow.send("start", stage.id)
+    with pytest.raises(Abstain, match="whose order is not this bundle"):
+        stage.escrow.evaluation(stage.id, Trained(tmp_path / "other", seed=4).run, task())
+    terms = vgame.Terms(reward=5, diverged_pay=1)
+    stage.escrow.evaluation(stage.id, Trained(tmp_path / "cheap", terms=terms).run, task())
+
+
+def test_a_settled_bonus_is_not_prepared(stage: Stage) -> None:
+    stage.train()
+    stage.escrow.close(stage.id)
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    stage.escrow.close(stage.id)
+    for call in (
+        lambda: stage.escrow.check(stage.id, stage.trained.bundle, task()),
+        lambda: stage.escrow.evaluation(stage.id, stage.trained.run, task()),
+    ):
+        with pytest.raises(Abstain, match="is settled; `vgame bonus close` prints the outcome"):
+            call()
+
+
+# ---- time ----
+
+
+def test_an_evaluation_too_long_for_its_claim_window(stage: Stage, tmp_path: Path) -> None:
+    """40,000 batches of one sample, and one second more than `vgame trainer` needs for nothing."""
+    many = lambda: _many_batches(40_000)  # noqa: E731
+    terms = vgame.Terms(claim_window=601)
+    bundle = vgame.prepare(vgame.Job(many(), steps=1, interval=1, seed=3, terms=terms), validate=0)
+    text = "would refuse its evaluation of 40000 steps.*claim_window is 601, .* is needed"
+    refused_by_both(stage, bundle, many, text)
+
+
+def _many_batches(samples: int) -> vgame.Task:
+    made = task(samples=samples)
+    return replace(made, evaluate=replace(made.evaluate, batch=1))
+
+
+def test_an_evaluation_too_long_for_its_challenge_window(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An auditor computes it before it disputes. 4 steps of 10,000 s, with a challenge window of 40,000 s."""
+    monkeypatch.setattr(bonus_conditions, "measure", lambda *_: Pace(10_000, 10_000))
+    monkeypatch.setattr(bonus_conditions, "why_not_staked", lambda *_: "")
+    bundle = replace(stage.trained.bundle, terms=vgame.Terms(challenge_window=40_000))
+    text = "an auditor would not dispute .*: challenge_window is 40000, at least 4.... is needed"
+    refused_by_both(stage, bundle, task, text)
+
+
+# ---- the size of a proof ----
+
+
+def test_a_bonus_whose_proof_is_too_large_is_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `promise`, `check` and `prepare`: 32 bytes for each state tensor are more than a transaction may have."""
+    bundle = stage.trained.bundle
+    size = proof_size(bundle, untrained_evaluation(task(), "correct", bundle, AMOUNT))
+    assert 32 * (len(bundle.state) + len(stage.escrow.promised(stage.id).layout)) < size
+    monkeypatch.setattr(bonus_conditions, "CALLDATA_CAP", size)
+    stage.escrow.check(stage.id, bundle, task())
+    stage.train()
+    monkeypatch.setattr(bonus_conditions, "CALLDATA_CAP", size - 1)
+    text = f"its proof has {size:,} bytes, {size - 1:,} are the most in a transaction"
+    refused_by_both(stage, bundle, task, text)
+    with pytest.raises(Abstain, match=text):
+        stage.escrow.evaluation(stage.id, stage.trained.run, task())
+
+
+@pytest.mark.parametrize("mode", ["correct", "logged"])
+def test_the_size_of_a_proof_is_known_before(system, tmp_path: Path, mode: str) -> None:
+    log = {"log": vgame.LogTerms(thresholds="proven")} if mode == "logged" else {}
+    stage = Stage(system, Trained(tmp_path, mode=mode, steps=5, interval=2, **log))
+    stage.train()
+    stage.escrow.send("start", stage.id)
     job, run = stage.evaluation()
-    promised = stage.escrow.promised(stage.id)
-    proof = bonus.proof_of(promised, job, stage.trained.run, run)
-    size = bonus._proof_size(stage.escrow, stage.trained.bundle, run.bundle)
-    assert 0 <= size - len(stage.escrow.encoded("pay", stage.id, astuple(proof))) <= 2 * 32
-    with patch.object(bonus, "CALLDATA_CAP", size - 1):
-        for refused in (
-            lambda: stage.escrow.check(stage.id, stage.trained.bundle, task()),
-            lambda: stage.escrow.evaluation(stage.id, stage.trained.run, task(), validate=0),
-        ):
-            with pytest.raises(Abstain, match=f"its proof has {size:,} bytes"):
-                refused()
+    call = stage.escrow.contract.functions.pay(stage.id, astuple(stage.proof(job, run)))
+    size = (len(call._encode_transaction_data()) - 2) // 2
+    assert size == proof_size(stage.trained.bundle, run.bundle) < CALLDATA_CAP
+
+
+# ---- close ----
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_trainer_does_not_return_a_bonus_that_may_be_paid(stage: Stage, late: bool) -> None:
+    trainer = stage.train()
+    stage.escrow.send("start", stage.id)
+    job, run = stage.evaluation(f"closed {late}")
+    mine = stage.seen_by(trainer.game)
+    if late:
+        stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+        with pytest.raises(VgameError, match=f"return {AMOUNT} wei to the payer, but evaluation {job.hex()} may"):
+            mine.close(stage.id)
+    else:
+        assert mine.close(stage.id) == "started"
+    assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT
+    assert mine.close(stage.id) == "paid" and stage.escrow.credits(trainer.address) == 0
+
+
+def test_a_trainer_without_evaluation_and_a_payer_close_as_before(system, trained: Trained) -> None:
+    for closing in ("trainer", "payer"):
+        stage = Stage(system, trained, least=SAMPLES + 1)
+        trainer = stage.train()
+        stage.escrow.send("start", stage.id)
+        if closing == "payer":
+            stage.evaluation("missed by the payer")
+        stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+        seen = stage.seen_by(trainer.game) if closing == "trainer" else stage.escrow
+        assert seen.close(stage.id) == "returned"
+
+
+def test_a_trainer_waits_for_its_evaluation_that_is_not_final(stage: Stage) -> None:
+    """`pay` is possible after the window, as long as the money was not returned."""
+    trainer = stage.train()
+    stage.escrow.send("start", stage.id)
+    bundle = stage.escrow.evaluation(stage.id, stage.trained.run, task())
+    run = vgame.train(bundle, stage.trained.folder / "waited for")
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    job = stage.post(bundle)
+    stage.claimed(job, stage.trained.history(run))
+    mine = stage.seen_by(trainer.game)
+    with pytest.raises(VgameError, match="when it is final"):
+        mine.close(stage.id)
+    stage.finish(job)
+    assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT

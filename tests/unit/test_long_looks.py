@@ -17,7 +17,7 @@ from vgame.chain.connection import MOST_SHOWN, Chain
 from vgame.chain.embedded import serve
 from vgame.chain.game import JOBS, PAGE, Game
 from vgame.chain.records import MOST_REQUESTS, NOBODY, Level
-from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST
+from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST, STALE
 from vgame.chain.wallet import Wallet
 from vgame.errors import ChainError, EndpointError
 
@@ -87,18 +87,62 @@ def test_one_that_always_takes_almost_too_long_is_left_out_longer_and_longer(
     assert slow.chain.turns and slow.chain.turns.all[1].pause == LONGEST
 
 
-def test_if_every_endpoint_is_slow_looks_take_longer(urls: list[str], clock: list[float]) -> None:
-    slow = Slow(Chain(urls[:3]), clock, 7.0, 7.0, 7.0)
-    for _ in range(8):
-        slow.look(20)
-    assert slow.look(20)[1] == 140
+@pytest.mark.parametrize("third", [7.0, 0.01])
+def test_if_most_endpoints_are_slow_looks_take_longer(urls: list[str], clock: list[float], third: float) -> None:
+    """A quick one does not prevent that, nor that looks are short again later."""
+    slow = Slow(Chain(urls[:3]), clock, 7.0, 7.0, third)
+    assert slow.chain.turns
+
+    def looks(count: int) -> dict[int, float]:
+        found = {}
+        for _ in range(count):
+            clock[0] += 12
+            endpoint, seconds = slow.look(20)
+            found[endpoint] = seconds
+        return found
+
+    looks(200)
+    assert slow.chain.turns.patience == 4 * PATIENCE
+    found = looks(100)
+    assert found[0] == found[1] == 140
+    slow.seconds = 0.01, 0.01, 7.0
+    looks(100)
+    assert slow.chain.turns.patience == PATIENCE
+
+
+def test_one_slow_look_counts_once(urls: list[str], clock: list[float]) -> None:
+    """A transaction asks each endpoint several times; one that is slow, and does not fail, is asked still."""
+    slow = Slow(Chain(urls[:3]), clock, 4.0, 0.01, 0.01)
+    slow.chain.turn(), slow.chain.turn(), slow.chain.turn()
+    for _ in range(10):
+        slow.ask()
+    for _ in range(6):
+        slow.chain.middle(lambda eth: eth.block_number)
+    slow.chain.turn()
+    assert slow.chain.turns and slow.chain.turns.all[0].pause == 2 * SHORTEST
+    asked = list[int]()
+    slow.chain.middle(lambda _: asked.append(slow.chain.endpoint) or 0)
+    assert sorted(asked) == [0, 1, 2]
+
+
+def test_a_wait_for_a_receipt_leaves_the_look_its_time(urls: list[str], clock: list[float]) -> None:
+    slow = Slow(Chain(urls[:3]), clock, 3.0, 3.0, 3.0)
+    slow.chain.turn()
+    with slow.chain.released():
+        slow.chain.turn()
+    for _ in range(15):
+        slow.ask()
+    assert slow.chain.endpoint == 1
 
 
 def test_requests_without_looks_are_not_one_long_look(urls: list[str], clock: list[float]) -> None:
     slow = Slow(Chain(urls[:3]), clock, 1.0, 1.0, 1.0)
     for _ in range(200):
         slow.ask()
-        clock[0] += 12
+    slow.look(1)
+    clock[0] += STALE + 1
+    for _ in range(200):
+        slow.ask()
 
 
 def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str], clock: list[float]) -> None:
@@ -108,6 +152,8 @@ def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str],
         clock[0] += 4 * (chain.endpoint == 2)
         return eth.block_number
 
+    for _ in range(3):
+        chain.turn()
     for _ in range(20):
         chain.middle(question)
     assert clock[0] - begin <= OTHERS + 4 and chain.endpoint == 0

@@ -20,7 +20,7 @@ from vgame.chain.turns import LONGEST, SHORTEST, anywhere
 from vgame.chain.wallet import Wallet
 from vgame.delivery.calls import Calls
 from vgame.delivery.rules import Snapshot
-from vgame.errors import Abstain, ChainError
+from vgame.errors import Abstain, ChainError, ContractError, EndpointError, VgameError
 
 DEAD = "http://127.0.0.1:9"
 
@@ -150,20 +150,36 @@ def test_one_endpoint_of_three_sets_no_fees(urls: list[str], first: int, monkeyp
 
 
 def test_no_endpoint_alone_ends_a_command_at_its_start(urls: list[str]) -> None:
+    """If each one leads to an error, that counts against none."""
     chain, asked, checked = Chain(urls), list[int](), list[int]()
     chain.checks.append(lambda: checked.append(chain.endpoint))
 
-    def question(right: int) -> int:
+    def question(right: int, error: type[VgameError]) -> int:
         asked.append(chain.endpoint)
         if chain.now() and chain.endpoint != right:
-            raise Abstain(f"endpoint {chain.endpoint} shows another job")
+            raise error(f"endpoint {chain.endpoint} shows another job")
         return right
 
-    assert anywhere(chain, lambda: question(2)) == 2 and asked == [0, 1, 2] and checked == [1, 2]
-    with pytest.raises(Abstain, match="endpoint 2 shows"):
-        anywhere(chain, lambda: question(3))
-    assert asked[3:] == [2, 0, 1]
-    assert checked == [1, 2, 0, 1]  # what was passed over is checked again
+    assert anywhere(chain, lambda: question(2, Abstain)) == 2 and asked == [0, 1, 2] and checked == [1, 2]
+    assert anywhere(chain, lambda: question(1, ChainError)) == 1 and asked[3:] == [2, 0, 1]
+    assert chain.turns and [e.until > 0 for e in chain.turns.all] == [True, False, True]
+    for error in (Abstain, ChainError):
+        with pytest.raises(error, match="endpoint 1 shows"):
+            anywhere(chain, lambda error=error: question(3, error))  # type: ignore[misc]
+    assert [e.until > 0 for e in chain.turns.all] == [True, False, True]
+
+
+def test_contracts_that_cannot_be_checked_are_no_reply(urls: list[str]) -> None:
+    chain = Chain(urls[0])
+
+    def reverts() -> None:
+        raise ContractError("NoJob", ())
+
+    chain.checks.append(reverts)
+    chain.lost = True
+    for _ in range(2):
+        with pytest.raises(EndpointError, match="cannot be checked"):
+            chain.now()
 
 
 class Looks:

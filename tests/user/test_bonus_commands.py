@@ -73,7 +73,10 @@ def test_a_bonus_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         bonus = desk(0, *promise, "--least", 8, "--amount", "0.5 ether")["bonus"]
         high = desk(0, *promise, "--least", 25, "--amount", "0.5 ether")["bonus"]
         assert "--amount: " in desk(0, *promise, "--least", 8, "--amount", "much", code=1)["error"]
-        assert desk(None, "bonus", "check", bonus, *escrow, "--bundle", bundle, *task)["amount"] == 10**18 // 2
+        check = ("bonus", "check", bonus, *escrow, "--bundle", bundle, *task)
+        for named in ((), ("--job", job)):
+            assert desk(None, *check, *named)["amount"] == 10**18 // 2
+        assert "not for job 0707" in desk(None, *check, "--job", "07" * 32, code=1)["error"]
         assert "no key" in desk(None, "bonus", "close", bonus, *escrow, code=1)["error"]
         assert desk(1, "bonus", "close", bonus, *escrow)["outcome"] == "waiting"
         run = desk.play(job, bundle, chain)
@@ -92,6 +95,6 @@ def test_a_bonus_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         before = chain.balance(trainer)
         assert desk(1, "bonus", "close", bonus, *escrow)["outcome"] == "paid"
         assert chain.balance(trainer) > before
-        assert "is settled" in desk(None, "bonus", "check", bonus, *escrow, "--bundle", bundle, *task, code=1)["error"]
+        assert "is settled" in desk(None, *check, code=1)["error"]
         chain.advance(90 * 86_400)
         assert desk(0, "bonus", "close", high, *escrow)["outcome"] == "returned"

@@ -9,37 +9,35 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import astuple, fields, replace
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vgame.agents.named_jobs import Limits
-from vgame.agents.order import find_order
-from vgame.agents.staking import why_not_staked
+from vgame.agents.bonus_conditions import (
+    check_payable,
+    name_of,
+    needed_window,
+    standing_evaluations,
+    template_of,
+    terms_of,
+)
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
 from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
 from vgame.chain.final import final_jobs
 from vgame.chain.records import NOBODY, JobSpec
-from vgame.chain.wallet import CALLDATA_CAP
-from vgame.commit.merkle import Kind, Tree, tree_height
+from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
 from vgame.delivery.buyer import FAILED
-from vgame.errors import Abstain, ChainError, ContractError, NotYet, ProgramError, VgameError
-from vgame.execute.executor import Executor
+from vgame.errors import Abstain, ContractError, NotYet, ProgramError, VgameError
 from vgame.job.bundle import Bundle
-from vgame.job.file import Terms
-from vgame.job.terms import INCLUSION, count_moves, trainer_shortcomings
 from vgame.runs.logged_store import LoggedStore
-from vgame.runs.pace import measure
 from vgame.tasks.task import TOTALS, Task
 
 INSIDE = "model."  # name of the trained model inside the module that an evaluation runs
-HALF = 2  # the auditor of a dismissed dispute pays half of its bond to the trainer
 
 
 def integer_totals(task: Task) -> list[str]:
@@ -98,30 +96,23 @@ def place_of(evaluation: Bundle) -> tuple[int, int]:
     return names.index(f"{TOTALS}.{size.removeprefix(f'{SIZES}.')}"), names.index(size)
 
 
-def needed_window(evaluation: Bundle, amount: int) -> int:
-    """Seconds until an evaluation is final, also if the payer disputes it. For a longer delay the payer must lose so
-    many disputes that the trainer's half of their bonds is at least the bonus."""
-    terms, moves = evaluation.terms, count_moves(evaluation)
-    crowd = -(-HALF * amount // terms.auditor_bond)
-    dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd
-    return terms.claim_window + terms.challenge_window + dispute
-
-
 def promise(
     escrow: EscrowContract, job: bytes, training: Bundle, task: Task, total: str, least: int, amount: int,
     window: int | None = None, nonce: int = 0, validate: float | None = None,
 ) -> bytes:  # fmt: skip
     """As a payer: promise `amount` wei to the trainer of a job if the total is at least `least`. ValidationError if the
-    evaluation's program does not compute the task's measure."""
+    evaluation's program does not compute the task's measure; Abstain if `check` would refuse the bonus."""
     if not 0 < amount < 2**128:
         raise VgameError(f"amount = {amount} wei: more than 0 is expected")
     _check_mark(least)
     _warn_of_delivery(training)
     evaluation = untrained_evaluation(task, total, training, amount, validate)
-    _check_earnable(escrow, "this bonus", job, training, evaluation)
     window = needed_window(evaluation, amount) if window is None else window
-    terms = BonusTerms(job, window, *place_of(evaluation), least)
-    return escrow.open(terms, _template(evaluation), layout_of(training, evaluation), amount, nonce)
+    terms, order = BonusTerms(job, window, *place_of(evaluation), least), template_of(JobSpec(**evaluation.order))
+    layout = layout_of(training, evaluation)
+    drafted = Promised(b"", NOBODY, amount, terms, order, tuple(layout))
+    check_payable(escrow, drafted, training, evaluation, ahead=True)
+    return escrow.open(terms, order, layout, amount, nonce)
 
 
 def _warn_of_delivery(training: Bundle) -> None:
@@ -141,18 +132,20 @@ def _check_mark(least: int) -> None:
         raise VgameError(f"least = {least!r}: a whole number of 32 bits is expected")
 
 
-def _template(evaluation: Bundle) -> JobSpec:
-    """The order of an evaluation, without initial root and trainer."""
-    return replace(JobSpec(**evaluation.order), initial_root=bytes(32), trainer=NOBODY)
-
-
-def check(escrow: EscrowContract, promised: Promised, training: Bundle, task: Task) -> None:
-    """As a trainer, before the work: Abstain unless the bonus is for this training and the task's measure, can be
-    earned and paid, and an auditor on this device would dispute a false evaluation in time."""
+def check(
+    escrow: EscrowContract, promised: Promised, training: Bundle, task: Task, job: bytes | None = None
+) -> None:  # fmt: skip
+    """As a trainer, before the work: Abstain unless the bonus is for the task's measure, and can be earned and paid.
+    `job`: the one that this trainer wants to accept; an order may have been posted twice."""
+    wanted = promised.terms.training
+    if job is not None and job != wanted:
+        raise Abstain(
+            f"{name_of(promised)} is for job {wanted.hex()[:16]}, not for job {job.hex()[:16]}: ask the payer for a "
+            "bonus for your job"
+        )
     _warn_of_delivery(training)
     _, own = _measured(promised, training, task)
-    _check_earnable(escrow, f"bonus {promised.id.hex()[:16]}", promised.terms.training, training, own)
-    _check_window(promised, own)
+    check_payable(escrow, promised, training, own, ahead=True)
 
 
 def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bundle]:
@@ -160,75 +153,19 @@ def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bu
     found: list[list[str]] = []
     for total in integer_totals(task):
         own = untrained_evaluation(task, total, training, promised.amount)
-        if not 0 < promised.evaluation.interval <= own.steps:
-            raise Abstain(
-                f"bonus {promised.id.hex()[:16]}: the interval of its evaluation is {promised.evaluation.interval}, 1 "
-                f"to {own.steps} are possible, so no evaluation would be the promised one"
-            )
         own = replace(own, interval=promised.evaluation.interval)
         found.append(_differences(promised, training, own))
         if not found[-1]:
             return total, own
     what = ", ".join(min(found, key=len)) if found else "total (the task counts no integer)"
-    raise Abstain(f"bonus {promised.id.hex()[:16]} is not for the measure of this task: {what} differ")
+    raise Abstain(f"{name_of(promised)} is not for the measure of this task: {what} differ")
 
 
 def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]:
-    found, expected = promised.evaluation, _template(own)
+    found, expected = promised.evaluation, template_of(JobSpec(**own.order))
     other = [f.name for f in fields(JobSpec) if getattr(found, f.name) != getattr(expected, f.name)]
     other += ["layout"] * (list(promised.layout) != layout_of(training, own))
     return other + ["total"] * ((promised.terms.total, promised.terms.size) != place_of(own))
-
-
-def _check_earnable(escrow: EscrowContract, name: str, job: bytes, training: Bundle, own: Bundle) -> None:
-    """Abstain unless a bonus for a training can be earned and paid: the job orders this training and has not failed,
-    its evaluation (`own`) suffices for trainer and auditor on this device, and the proof fits into a transaction. If no
-    other auditor disputes a false evaluation, its trainer must: the payer gets its money back if there is no true
-    one."""
-    if (phase := find_order(escrow.game, training, job).phase) in FAILED:
-        raise Abstain(f"{name}: its training, job {job.hex()[:16]}, is {phase.name.lower()}, so nothing can be paid")
-    pace = measure(own, Executor(own.program, own.data, own.scalars, own.seed, own.mode))
-    why = why_not_staked(own, JobSpec(**own.order), pace, Limits())
-    least = max(count_moves(own).auditor * INCLUSION + own.terms.slot, ceil(pace.run(own, 2)))
-    if not why and own.terms.challenge_window < least:
-        why = f"challenge_window is {own.terms.challenge_window}, at least {least} is needed"
-    if why:
-        raise Abstain(f"{name}: an auditor would not dispute a false evaluation: {why}")
-    if short := trainer_shortcomings(own, pace, sum(escrow.game.chain.fees())):
-        raise Abstain(
-            f"{name}: a trainer would refuse its evaluation: {'; '.join(short)}; its windows are those of the training"
-        )
-    if (size := _proof_size(escrow, training, own)) > CALLDATA_CAP:
-        raise Abstain(
-            f"{name}: its proof has {size:,} bytes, a transaction at most {CALLDATA_CAP:,}; each tensor in the states "
-            "of training and evaluation takes 32: it could not be paid"
-        )
-
-
-def _proof_size(escrow: EscrowContract, training: Bundle, own: Bundle) -> int:
-    """Bytes of the call that pays, at most."""
-    states = [len(bundle.program.labels.state) for bundle in (training, own)]
-    runs = [tree_height(bundle.checkpoints) + 1 for bundle in (training, own)]  # one more in mode `logged`
-    root, path = bytes(32), [bytes(32)] * tree_height(states[1])
-    proof = BonusProof(
-        root, [root] * states[1], root, [root] * runs[0], [root] * states[0], root, [root] * runs[1], 0, path, 0, path,
-    )  # fmt: skip
-    return len(escrow.encoded("pay", root, astuple(proof)))
-
-
-def _check_window(promised: Promised, own: Bundle) -> None:
-    if (least := needed_window(own, promised.amount)) > promised.terms.window:
-        raise Abstain(
-            f"bonus {promised.id.hex()[:16]}: its window of {promised.terms.window} s is too short, {least} s are "
-            "needed: so long an evaluation can be delayed cheaply; ask the payer for a longer window"
-        )
-
-
-def _terms(spec: JobSpec) -> Terms:
-    try:
-        return Terms(**{name: getattr(spec, name) for name in Terms.model_fields})
-    except ValueError as error:
-        raise Abstain(f"the game does not accept the terms of the evaluation: {error}") from None
 
 
 def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
@@ -252,11 +189,11 @@ def evaluation_bundle(
     training can accept it. ValidationError if its program does not compute the task's measure."""
     run = run if isinstance(run, Run) else Run.open(run)
     total, own = _measured(promised, run.bundle, task)
-    _check_earnable(escrow, f"bonus {promised.id.hex()[:16]}", promised.terms.training, run.bundle, own)
-    terms = _terms(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
+    check_payable(escrow, promised, run.bundle, own, ahead=False)
+    terms = terms_of(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
     bundle = prepare(job, validate=validate)
-    if astuple(_template(bundle)) != astuple(promised.evaluation):
+    if template_of(JobSpec(**bundle.order)) != promised.evaluation:
         raise Abstain("the evaluation of this run is not the promised one; give the run of the bonus's training job")
     return bundle
 
@@ -313,25 +250,14 @@ def _check_time(escrow: EscrowContract, identity: bytes, evaluation: bytes) -> N
 
 def close(escrow: EscrowContract, identity: bytes) -> str:
     """Take the steps of a bonus that are due. Returns `paid`, `returned`, `started` (the window began now, or runs) or
-    `waiting` (for the training). Credits of the caller are withdrawn."""
+    `waiting` (for the training). Credits of the caller are withdrawn. VgameError if the caller is the trainer, and may
+    be paid instead of the payer."""
     outcome = _settled(escrow, identity)
     wallet = escrow.game.wallet
     assert wallet is not None
     if escrow.credits(wallet.address):
         escrow.send("withdraw", wallet.address)
     return outcome
-
-
-def _refuse_own_loss(escrow: EscrowContract, bonus: Bonus) -> None:
-    """ChainError for the trainer, once the window is over: its evaluation is paid until the bonus is given back."""
-    game, over = escrow.game, bonus.since + bonus.window
-    assert game.wallet is not None
-    mine = game.wallet.address == game.job(bonus.training).trainer != bonus.payer
-    if mine and game.chain.now() > over:
-        raise ChainError(
-            f"the window of this bonus ended at second {over}; closing it would return the bonus to its payer; run "
-            "`vgame bonus pay`, which still counts"
-        )
 
 
 def _settled(escrow: EscrowContract, identity: bytes) -> str:
@@ -348,8 +274,14 @@ def _settled(escrow: EscrowContract, identity: bytes) -> str:
                 return "waiting"
         else:
             return "started"
-    if bonus.since:
-        _refuse_own_loss(escrow, bonus)
+    if own := _own_evaluations(escrow, identity, bonus):
+        if escrow.game.chain.now() <= bonus.since + bonus.window:
+            return "started"
+        raise VgameError(
+            f"closing bonus {identity.hex()[:16]} now would return {bonus.amount} wei to the payer, but evaluation "
+            f"{own[-1].hex()} may reach the mark: call `vgame bonus pay` for it first, when it is final; if it misses "
+            "the mark, leave the bonus to the payer"
+        )
     try:
         escrow.send("giveBack", identity)
     except ContractError as error:
@@ -357,3 +289,12 @@ def _settled(escrow: EscrowContract, identity: bytes) -> str:
             raise
         return "waiting" if bonus.since == 0 else "started"
     return "returned"
+
+
+def _own_evaluations(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> list[bytes]:
+    """Evaluations that may be paid to the caller; none if it is not the trainer, or is the payer too."""
+    wallet, training = escrow.game.wallet, escrow.game.job(bonus.training)
+    assert wallet is not None
+    if not bonus.since or wallet.address != training.trainer or wallet.address == bonus.payer:
+        return []
+    return standing_evaluations(escrow, escrow.promised(identity), bonus.since, wallet.address)

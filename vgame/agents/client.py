@@ -64,7 +64,7 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
 def _check_funds(game: Game, spec: JobSpec) -> None:
     """ChainError unless the account holds the reward, and the gas for the calls that it may have to make."""
     assert game.wallet is not None
-    base, tip = game.chain.fees()
+    base, tip = game.chain.fees(of_all=True)
     gas = ORDER_GAS + (CALL_GAS if spec.confirm_window else 0)
     needed, owned = spec.reward + gas * (2 * base + tip), game.chain.balance(game.wallet.address)
     if owned < needed:
@@ -101,9 +101,10 @@ def _end_expired(game: Game, job: bytes) -> bool:
     """End each dispute in which a side is out of time; True if there was one. If the trainer is out of time in a
     dispute, only that one is ended: it convicts the trainer, and returns the bonds of all other disputes."""
     assert game.wallet is not None
-    if (state := game.job(job)).phase is not Phase.CLAIMED:
-        return False
-    found = list(game.all_disputes(job, state.disputes))
+    with game.chain.pinned():
+        if (state := game.job(job)).phase is not Phase.CLAIMED:
+            return False
+        found = list(game.all_disputes(job, state.disputes))
     if convicts := [s.number for s in found if s.turn is Turn.TRAINER_EXPIRED]:
         game.send("timeout", job, convicts[0])
         return True

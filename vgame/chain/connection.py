@@ -27,7 +27,7 @@ from web3.exceptions import (
 from vgame.chain.http import LOOPBACK, provider
 from vgame.chain.records import NOBODY, checksummed
 from vgame.chain.turns import Endpoint, Turns, anywhere
-from vgame.errors import ChainError, EndpointError, NotYet, VgameError
+from vgame.errors import ChainError, ContractError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 
 BEAT = 0.05  # seconds between two checks for a new block
@@ -189,8 +189,10 @@ class Chain:
         try:
             for check in self.checks:
                 check()
-        except ChainError:
+        except Exception as problem:
             self.lost = True
+            if isinstance(problem, ContractError):
+                raise EndpointError(f"the contracts at {self.url} cannot be checked: {problem}") from None
             raise
 
     def _check_id(self) -> None:
@@ -356,10 +358,8 @@ class Chain:
 
     def receipt(self, digest: bytes, timeout: float) -> Any:
         """Receipt of a transaction; None if it is not included in time."""
-        for _ in self.polls(timeout):
-            if (found := self.ask(lambda: self._receipt(digest))) is not None:
-                return found
-        return None
+        replies = (self.ask(lambda: self._receipt(digest)) for _ in self.polls(timeout))
+        return next((found for found in replies if found is not None), None)
 
     def polls(self, seconds: float) -> Iterator[None]:
         """Now, and again and again while so many seconds pass, after longer and longer pauses."""

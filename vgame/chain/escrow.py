@@ -115,10 +115,6 @@ class EscrowContract:
                 return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())
         return None
 
-    def encoded(self, name: str, *args: Any) -> bytes:
-        """The data of a call."""
-        return bytes.fromhex(getattr(self.contract.functions, name)(*args)._encode_transaction_data()[2:])
-
     def send(self, name: str, *args: Any, value: int = 0) -> Any:
         """A transaction; a call that would revert is not sent and raises ContractError."""
         wallet = self.game.wallet
@@ -127,7 +123,7 @@ class EscrowContract:
         function = getattr(self.contract.functions, name)(*args)
         call = {"from": wallet.address, "value": value}
         gas = self.game._decoded(lambda: quantity(function.estimate_gas(call)))
-        receipt = wallet.send(self.address, self.encoded(name, *args), value, gas)
+        receipt = wallet.send(self.address, bytes.fromhex(function._encode_transaction_data()[2:]), value, gas)
         if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
             self.game._decoded(lambda: function.call(call))
             raise LostRace(name)

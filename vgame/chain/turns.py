@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 from vgame.chain.http import replies_until
@@ -20,7 +21,7 @@ T = TypeVar("T")
 SHORTEST, LONGEST = 15.0, 300.0  # seconds for which an endpoint that failed is left out: the first time, at most
 PATIENCE = 60.0  # seconds of one look that the replies of its endpoint may take
 OTHERS = 10.0  # the same of each other endpoint, which takes transactions and shows counts, fees and receipts
-STALE = 600.0  # seconds after which requests without a new look count as one
+STALE = 600.0  # seconds after which requests without a new look belong to none
 
 
 class Connection(Protocol):
@@ -52,16 +53,22 @@ class Endpoint:
     until: float = 0.0  # left out until then, on the monotonic clock
     pause: float = SHORTEST
     spent: float = 0.0  # seconds that its replies took in this look
+    late: bool = False  # its last own look took too long
+    quick: bool = False  # its last own look took a quarter of the time at most
+
+    def leave_out(self) -> None:
+        """For a while, longer each time."""
+        self.until = time.monotonic() + self.pause
+        self.pause = min(2 * self.pause, LONGEST)
 
 
 class Turns:
     """The endpoints of a chain; `at`: the one in use, `own`: that of the look. INVARIANT: no endpoint holds a look for
-    longer than PATIENCE and one reply, however many replies it gives; if each one takes longer, twice as long."""
+    longer than `patience`, however many replies it gives; and no minority of them changes that time."""
 
     def __init__(self, chain: Connection, endpoints: Sequence[Endpoint]) -> None:
         self.chain, self.all, self.at, self.own = chain, list(endpoints), 0, 0
-        self.patience, self.held = PATIENCE, 0  # how many looks in a row took longer
-        self.begun = time.monotonic()
+        self.patience, self.begun = PATIENCE, -inf  # when the look began; before the first one there is no limit
         self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
         chain.checks.insert(0, self._try)
         self._take(0)
@@ -74,75 +81,85 @@ class Turns:
 
     def next(self) -> None:
         """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time."""
-        self._leave()
-        self._end_look()
+        self._end_look(self._leave())
         now, count = time.monotonic(), len(self.all)
         order = [(self.at + n) % count for n in range(1, count + 1)]
         ready = [n for n in order if self.all[n].until <= now]
         self._take(ready[0] if ready else min(order, key=lambda n: self.all[n].until))
-        self.own = self.at
+        self.own, self.begun = self.at, now
 
-    def _end_look(self) -> None:
-        self.held = self.held + 1 if self.all[self.own].spent >= self.patience else 0
-        if self.held >= len(self.all):
-            self.patience, self.held = 2 * self.patience, 0
-        self.begun = time.monotonic()
+    def _end_look(self, failed: bool) -> None:
+        """An endpoint whose replies took half of the time is left out for a while, as one that failed is. The time of a
+        look is doubled when most endpoints took too long, and halved again when most are quick."""
+        used = self.all[self.own]
+        if used.spent > self.patience / 2 and not failed:
+            used.leave_out()
+        elif not used.lost:
+            used.until, used.pause = 0.0, SHORTEST
+        used.late, used.quick = used.spent >= self.patience, used.spent <= self.patience / 4
         for endpoint in self.all:
             endpoint.spent = 0.0
+        most = len(self.all) // 2 + 1
+        if sum(e.late for e in self.all) >= most:
+            self._change_patience(2 * self.patience)
+        elif self.patience > PATIENCE and sum(e.quick for e in self.all) >= most:
+            self._change_patience(self.patience / 2)
+
+    def _change_patience(self, seconds: float) -> None:
+        self.patience = seconds
+        for endpoint in self.all:
+            endpoint.late = endpoint.quick = False
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """A request to the endpoint in use; ChainError if its replies have taken too much of this look."""
+        """A request to the endpoint in use; ChainError if its replies have taken too much of this look. Long after the
+        last look there is no limit: other code than a role's asks then."""
         begin, used = time.monotonic(), self.all[self.at]
-        if begin - self.begun > STALE:
-            self._end_look()
         left = (self.patience if self.at == self.own else OTHERS) - used.spent
+        if begin - self.begun > STALE:
+            left = inf
+        if left <= 0:
+            raise ChainError(f"the replies of {used.url} to one look took {used.spent:.0f} s: another endpoint is next")
         try:
-            if left <= 0:
-                self.chain.lost = True
-                raise ChainError(
-                    f"the replies of {used.url} to one look took {used.spent:.0f} s: another endpoint is used"
-                )
             with replies_until(begin + left):
                 yield
         finally:
             used.spent += time.monotonic() - begin
 
     def each(self) -> Iterator[None]:
-        """The endpoint in use, then each other one that is not left out."""
+        """The endpoint in use, then each other one that does not fail."""
         with self.back():
             yield
             first, now = self.at, time.monotonic()
             for n, endpoint in enumerate(self.all):
-                if n != first and endpoint.until <= now:
+                if n != first and (endpoint.until <= now or not endpoint.lost):
                     self._leave()
                     self._take(n)
-                    yield
+                    with replies_until(time.monotonic() + OTHERS):
+                        yield
 
     @contextmanager
     def back(self) -> Iterator[None]:
-        """At the end of this context the endpoint of its beginning is in use again: looks alone decide their order."""
-        first = self.at
+        """At the end of this context the endpoint of its beginning is in use again, in the same look: looks alone
+        decide their order."""
+        first, own, spent = self.at, self.own, self.all[self.own].spent
         try:
             yield
         finally:
             self._leave()
             self._take(first)
+            self.own, self.all[own].spent = own, max(spent, self.all[own].spent)
 
     def _try(self) -> None:
         self.tried = True
 
-    def _leave(self) -> None:
-        """Note how the endpoint in use has done. One that failed, or took long in its own look, is left out for longer
-        and longer; another one's look does not show that it is well again."""
-        used, chain, own = self.all[self.at], self.chain, self.at == self.own
-        failed = chain.lost and (self.tried or not used.lost)
-        if failed or (own and used.spent > self.patience / 2):
-            used.until = time.monotonic() + used.pause
-            used.pause = min(2 * used.pause, LONGEST)
-        elif own and not chain.lost:
-            used.until, used.pause = 0.0, SHORTEST
+    def _leave(self) -> bool:
+        """Note how the endpoint in use has done: one that failed is left out for longer and longer. Did it fail?"""
+        used, chain = self.all[self.at], self.chain
+        if failed := chain.lost and (self.tried or not used.lost):
+            used.leave_out()
         used.lost, used.form, self.tried = chain.lost, chain.form, False
+        return failed
 
     def _take(self, n: int) -> None:
         self.at, endpoint = n, self.all[n]
@@ -154,14 +171,18 @@ class Turns:
 
 def anywhere(chain: Connection, question: Callable[[], T]) -> T:
     """The result at the first endpoint, from the present one on, where there is no error; the first error if there is
-    no such endpoint. For questions before a role begins, where an error ends the command: an endpoint that is asked
-    first at each start could prevent the role for ever."""
-    problems = list[Exception]()
-    for _ in chain.turns.all if chain.turns else [None]:
+    no such endpoint, and then it counts against none of them. For questions before a role begins, where an error ends
+    the command: an endpoint that is asked first at each start could prevent the role for ever."""
+    if chain.turns is None:
+        return question()
+    problems, noted = list[Exception](), [(e, e.lost, e.until, e.pause) for e in chain.turns.all]
+    for _ in noted:
         try:
             return question()
         except VgameError as problem:
             problems.append(problem)
-            chain.lost = chain.lost or bool(chain.turns)  # its chain and contracts are checked when its turn comes
+            chain.lost = chain.lost or isinstance(problem, ChainError)  # it is checked when its turn comes
             chain.turn()
+    for endpoint, *before in noted:
+        endpoint.lost, endpoint.until, endpoint.pause = before
     raise problems[0]

@@ -109,17 +109,19 @@ def check(
     escrow: EscrowAddress,
     bundle: BundleFolder,
     task: JobFile,
+    job: Annotated[
+        str | None, typer.Option(help="identity of the job to accept, hex; default: any of the bundle")
+    ] = None,
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """As a trainer, before accepting, check that a bonus is for the task's evaluation, and that its window suffices."""
+    """As a trainer, before accepting, check that a bonus is for the job and its evaluation, and can be paid."""
     identity, contract = job_id(bonus), _look_at(rpc, game, escrow, chain_id)
+    wanted = None if job is None else job_id(job)
     from vgame.job.bundle import load_bundle
 
-    contract.check(identity, load_bundle(bundle), _task(task))
+    contract.check(identity, load_bundle(bundle), _task(task), job=wanted)
     found = contract.promised(identity)
-    if contract.bonus(identity) is None:
-        raise VgameError(f"bonus {identity.hex()[:16]} is settled; `vgame bonus close` prints the outcome")
     text = (
         f"{found.amount / 10**18:.6f} ether for the trainer of job {found.terms.training.hex()[:16]}, at "
         f"{found.terms.least} or more, within {found.terms.window} s"

@@ -1,0 +1,167 @@
+"""The conditions under which a bonus can be earned and paid (docs/bonus.md, "Conditions").
+
+In: an escrow, a promise, the bundles of training and evaluation. Out: Abstain with the first condition that fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vgame.agents.named_jobs import Limits
+from vgame.agents.order import find_order
+from vgame.agents.staking import why_not_staked
+from vgame.chain.escrow import EscrowContract, Promised
+from vgame.chain.records import NOBODY, JobSpec, Phase
+from vgame.chain.wallet import CALLDATA_CAP
+from vgame.commit.merkle import tree_height
+from vgame.delivery.buyer import FAILED
+from vgame.errors import Abstain
+from vgame.execute.executor import Executor
+from vgame.job.bundle import Bundle
+from vgame.job.file import Terms
+from vgame.job.terms import INCLUSION, Pace, count_moves, trainer_shortcomings
+from vgame.runs.pace import measure
+
+HALF = 2  # the auditor of a dismissed dispute pays half of its bond to the trainer
+#: Words of a proof's calldata beside its lists: id, offset of the proof, its fields, and the lengths of six lists.
+PROOF_WORDS = 2 + 11 + 6
+
+
+def check_payable(
+    escrow: EscrowContract, promised: Promised, training: Bundle, evaluation: Bundle, ahead: bool
+) -> None:
+    """Abstain unless the bonus can be earned and paid. `evaluation`: of the untrained state, with the interval of the
+    promise. `ahead`: before the work, when this device is measured and the terms of the evaluation are judged too.
+    `promise`, `check` and `prepare` call this."""
+    _check_held(escrow, promised)
+    _check_training(escrow, promised, training, ahead)
+    _check_interval(promised, evaluation)
+    _check_size(promised, training, evaluation)
+    if ahead:
+        executor = Executor(evaluation.program, evaluation.data, evaluation.scalars, evaluation.seed, evaluation.mode)
+        pace = measure(evaluation, executor)
+        _check_disputes(promised, evaluation, pace)
+        _check_terms(promised, evaluation, pace, sum(escrow.game.chain.fees(of_all=True)))
+        _check_window(promised, evaluation)
+
+
+def name_of(promised: Promised) -> str:
+    return f"bonus {promised.id.hex()[:16]}" if promised.id else "the bonus"
+
+
+def _check_held(escrow: EscrowContract, promised: Promised) -> None:
+    if promised.id and escrow.bonus(promised.id) is None:
+        raise Abstain(f"{name_of(promised)} is settled; `vgame bonus close` prints the outcome")
+
+
+def _check_training(escrow: EscrowContract, promised: Promised, training: Bundle, ahead: bool) -> None:
+    """Abstain unless the bonus is for a job of this bundle that can still end with a trained state. After the work the
+    bundle is that of a stored run, whose terms may differ from those of the order."""
+    identity = promised.terms.training
+    if not ahead:
+        spec = escrow.game.job(identity).spec
+        training = replace(training, terms=terms_of(spec), depth=spec.depth)
+    try:
+        job = find_order(escrow.game, training, identity)
+    except Abstain:
+        raise Abstain(
+            f"{name_of(promised)} is for job {identity.hex()[:16]}, whose order is not this bundle, and only the "
+            "trainer of that job is paid: give its bundle, or ask the payer for a bonus for your job"
+        ) from None
+    if job.phase in FAILED or (job.phase is Phase.FINAL and job.diverged_at):
+        outcome = "diverged" if job.diverged_at else job.phase.name.lower()
+        raise Abstain(
+            f"{name_of(promised)} is for job {identity.hex()[:16]}, which has ended without a trained state "
+            f"({outcome}), so it is never paid: ask the payer for a bonus for a new order"
+        )
+
+
+def _check_interval(promised: Promised, evaluation: Bundle) -> None:
+    if not 1 <= (interval := promised.evaluation.interval) <= evaluation.steps:
+        raise Abstain(
+            f"{name_of(promised)}: the interval of its evaluation is {interval}, 1 to {evaluation.steps} (the steps) "
+            "is expected: no such evaluation can be ordered; ask the payer for another bonus"
+        )
+
+
+def proof_size(training: Bundle, evaluation: Bundle) -> int:
+    """Bytes of calldata of the escrow's `pay`."""
+    states = [len(b.program.sources) for b in (training, evaluation)]
+    paths = sum(tree_height(b.checkpoints) for b in (training, evaluation)) + 2 * tree_height(states[1])
+    lists = states[0] + states[1] + paths + (training.mode == "logged")
+    return 4 + 32 * (PROOF_WORDS + lists)
+
+
+def _check_size(promised: Promised, training: Bundle, evaluation: Bundle) -> None:
+    if (size := proof_size(training, evaluation)) > CALLDATA_CAP:
+        raise Abstain(
+            f"{name_of(promised)}: its proof has {size:,} bytes, {CALLDATA_CAP:,} are the most in a transaction, so it "
+            f"cannot be paid: training and evaluation have {len(training.program.sources):,} and "
+            f"{len(evaluation.program.sources):,} state tensors; use a model with fewer tensors"
+        )
+
+
+def _check_disputes(promised: Promised, own: Bundle, pace: Pace) -> None:
+    """Abstain unless this device can dispute a false evaluation. If no other auditor does, this trainer must: the payer
+    gets its money back if there is no true evaluation."""
+    why = why_not_staked(own, JobSpec(**own.order), pace, Limits())
+    least = count_moves(own).auditor * INCLUSION + own.terms.slot + int(pace.run(own, 1))
+    if not why and own.terms.challenge_window < least:
+        why = f"challenge_window is {own.terms.challenge_window}, at least {least} is needed"
+    if why:
+        raise Abstain(f"{name_of(promised)}: an auditor would not dispute a false evaluation: {why}")
+
+
+def _check_terms(promised: Promised, own: Bundle, pace: Pace, gas_price: int) -> None:
+    """Abstain if `vgame trainer` would refuse the evaluation on this device."""
+    if short := trainer_shortcomings(own, pace, gas_price):
+        raise Abstain(
+            f"{name_of(promised)}: `vgame trainer` would refuse its evaluation of {own.steps} steps, {pace.step:.2f} s "
+            f"each on this device: {'; '.join(short)}. The evaluation has the terms of the training: order that with "
+            "larger ones"
+        )
+
+
+def needed_window(evaluation: Bundle, amount: int) -> int:
+    """Seconds until an evaluation is final, also if the payer disputes it. For a longer delay the payer must lose so
+    many disputes that the trainer's half of their bonds is at least the bonus."""
+    terms, moves = evaluation.terms, count_moves(evaluation)
+    crowd = -(-HALF * amount // terms.auditor_bond)
+    dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd
+    return terms.claim_window + terms.challenge_window + dispute
+
+
+def _check_window(promised: Promised, own: Bundle) -> None:
+    if (least := needed_window(own, promised.amount)) > promised.terms.window:
+        raise Abstain(
+            f"{name_of(promised)}: its window of {promised.terms.window} s is too short, {least} s are needed: so long "
+            "an evaluation can be delayed cheaply; ask the payer for a longer window"
+        )
+
+
+def terms_of(spec: JobSpec) -> Terms:
+    """The terms of an order; Abstain if the game does not accept them."""
+    try:
+        return Terms(**{name: getattr(spec, name) for name in Terms.model_fields})
+    except ValueError as error:
+        raise Abstain(f"the game does not accept the terms of the order: {error}") from None
+
+
+def template_of(spec: JobSpec) -> JobSpec:
+    """An evaluation's order without initial root and trainer, as a bonus promises it."""
+    return replace(spec, initial_root=bytes(32), trainer=NOBODY)
+
+
+def standing_evaluations(escrow: EscrowContract, promised: Promised, since: int, trainer: str) -> list[bytes]:
+    """Evaluations of this trainer, claimed or final, that the bonus may be paid for. Only their runs show the
+    totals."""
+    jobs = escrow.game.claims_of(promised.evaluation.program_root)
+    return [
+        job
+        for job, state in zip(jobs, escrow.game.jobs(jobs), strict=True)
+        if state.phase in (Phase.CLAIMED, Phase.FINAL)
+        and not state.diverged_at
+        and state.claimed_at >= since
+        and state.spec.trainer == trainer
+        and template_of(state.spec) == promised.evaluation
+    ]
