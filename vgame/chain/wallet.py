@@ -137,16 +137,17 @@ class Wallet:
         """The receipt of one of the transactions with this number, after at most RECEIPT_TIMEOUT seconds; None if there
         is none. NotYet if transactions before it are not known, or another one has its number: that of another process
         with this key, or one that this process sent before it was killed. The endpoint may show the count before the
-        receipt, so the count is read twice."""
-        count = 0
+        receipt, so the count is read twice, and at each of several endpoints."""
+        endpoints = len(self.chain.turns.all) if self.chain.turns else 1
+        used = count = 0  # how often the count has shown that the number is used
         for _ in range(WAITS):
             receipt = self.chain.receipt(sent[-1], RECEIPT_TIMEOUT / WAITS)
-            if receipt is not None and self._is_counted(number):
+            if receipt is not None and endpoints == 1:
                 return receipt
-            before, count = count, self._count()
-            if count > number and (receipt := self._shown(sent, number)) is not None:
+            used += (count := self._count()) > number
+            if used and (receipt := receipt or self._any_receipt(sent)) is not None:
                 return receipt
-            if min(before, count) > number:
+            if used >= min(max(endpoints, 2), WAITS):
                 raise NotYet(
                     f"{self.chain.url} has another transaction {number} of {self.address}, of another process with "
                     "this key or of an earlier command: this one cannot be included"
@@ -160,15 +161,14 @@ class Wallet:
         return None
 
     def _shown(self, sent: Sequence[bytes], number: int) -> Any:
-        """The receipt of one of the transactions with this number, if there is one."""
-        for digest in sent:
-            if (receipt := self.chain.receipt(digest, 0)) is not None and self._is_counted(number):
-                return receipt
-        return None
+        """The receipt of one of the transactions with this number, if there is one. Of several endpoints one may invent
+        it, so the transaction count has to show the transaction too."""
+        receipt = self._any_receipt(sent)
+        return receipt if receipt is None or self.chain.turns is None or self._count() > number else None
 
-    def _is_counted(self, number: int) -> bool:
-        """Does the transaction count show that this number was used? Of several endpoints one may invent a receipt."""
-        return self.chain.turns is None or self._count() > number
+    def _any_receipt(self, sent: Sequence[bytes]) -> Any:
+        """The receipt of one of these transactions, if there is one."""
+        return next((found for digest in sent if (found := self.chain.receipt(digest, 0)) is not None), None)
 
     def _count(self) -> int:
         """Transaction count of the account in the newest state; of several endpoints, the middle one of their
