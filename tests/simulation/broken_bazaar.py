@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
+from vgame.agents import order
 from vgame.chain.turns import Turns
 
 BROKEN: dict[str, tuple[Any, str, Any]] = {
     "uses the first endpoint alone": (Turns, "next", lambda self: None),
-    "lets an endpoint hold a look": (Turns, "timed", lambda self: nullcontext()),
+    "begins at the first endpoint alone": (order, "anywhere", lambda chain, question: question()),
 }
