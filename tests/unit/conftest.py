@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,3 +37,26 @@ def threads_come_back() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def urls() -> Iterator[list[str]]:
+    """Three endpoints of one node."""
+    from vgame.chain.embedded import serve
+
+    server = serve()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield [f"http://127.0.0.1:{server.server_port}/{n}" for n in range(3)]
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic clock of the modules that know several endpoints."""
+    from vgame.chain import final, http, turns
+
+    now = [1_000.0]
+    for module in (final, http, turns):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,33 +9,13 @@ import pytest
 from web3.exceptions import Web3RPCError
 
 from vgame.agents.named_jobs import Limits, NamedJobs
-from vgame.chain import http, turns
 from vgame.chain import wallet as wallets
 from vgame.chain.connection import MOST_SHOWN, Chain
-from vgame.chain.embedded import serve
 from vgame.chain.game import JOBS, PAGE, Game
 from vgame.chain.records import MOST_REQUESTS, NOBODY, Level
 from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST, STALE
 from vgame.chain.wallet import Wallet
 from vgame.errors import ChainError, EndpointError
-
-
-@pytest.fixture
-def urls() -> Iterator[list[str]]:
-    """Five endpoints of one node."""
-    server = serve()
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield [f"http://127.0.0.1:{server.server_port}/{n}" for n in range(5)]
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [1_000.0]
-    for module in (http, turns):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
 
 
 class Slow:
@@ -66,7 +44,7 @@ class Slow:
 
 
 def test_no_endpoint_holds_a_look(urls: list[str], clock: list[float]) -> None:
-    slow = Slow(Chain(urls[:3]), clock, 0.01, 7.0, 0.01)
+    slow = Slow(Chain(urls), clock, 0.01, 7.0, 0.01)
     assert slow.look()[0] == 1
     with pytest.raises(ChainError, match=r"replies of .* to one look took"):
         slow.ask()
@@ -79,7 +57,7 @@ def test_no_endpoint_holds_a_look(urls: list[str], clock: list[float]) -> None:
 def test_one_that_always_takes_almost_too_long_is_left_out_longer_and_longer(
     urls: list[str], clock: list[float]
 ) -> None:
-    slow, begin, spent = Slow(Chain(urls[:3]), clock, 1.0, 7.0, 1.0), clock[0], 0.0
+    slow, begin, spent = Slow(Chain(urls), clock, 1.0, 7.0, 1.0), clock[0], 0.0
     while clock[0] - begin < 3_600:
         endpoint, seconds = slow.look(8)
         spent += seconds if endpoint == 1 else 0
@@ -90,7 +68,7 @@ def test_one_that_always_takes_almost_too_long_is_left_out_longer_and_longer(
 @pytest.mark.parametrize("third", [7.0, 0.01])
 def test_if_most_endpoints_are_slow_looks_take_longer(urls: list[str], clock: list[float], third: float) -> None:
     """A quick one does not prevent that, nor that looks are short again later."""
-    slow = Slow(Chain(urls[:3]), clock, 7.0, 7.0, third)
+    slow = Slow(Chain(urls), clock, 7.0, 7.0, third)
     assert slow.chain.turns
 
     def looks(count: int) -> dict[int, float]:
@@ -112,7 +90,7 @@ def test_if_most_endpoints_are_slow_looks_take_longer(urls: list[str], clock: li
 
 def test_one_slow_look_counts_once(urls: list[str], clock: list[float]) -> None:
     """A transaction asks each endpoint several times; one that is slow, and does not fail, is asked still."""
-    slow = Slow(Chain(urls[:3]), clock, 4.0, 0.01, 0.01)
+    slow = Slow(Chain(urls), clock, 4.0, 0.01, 0.01)
     slow.chain.turn(), slow.chain.turn(), slow.chain.turn()
     for _ in range(10):
         slow.ask()
@@ -126,7 +104,7 @@ def test_one_slow_look_counts_once(urls: list[str], clock: list[float]) -> None:
 
 
 def test_a_wait_for_a_receipt_leaves_the_look_its_time(urls: list[str], clock: list[float]) -> None:
-    slow = Slow(Chain(urls[:3]), clock, 3.0, 3.0, 3.0)
+    slow = Slow(Chain(urls), clock, 3.0, 3.0, 3.0)
     slow.chain.turn()
     with slow.chain.released():
         slow.chain.turn()
@@ -136,7 +114,7 @@ def test_a_wait_for_a_receipt_leaves_the_look_its_time(urls: list[str], clock: l
 
 
 def test_requests_without_looks_are_not_one_long_look(urls: list[str], clock: list[float]) -> None:
-    slow = Slow(Chain(urls[:3]), clock, 1.0, 1.0, 1.0)
+    slow = Slow(Chain(urls), clock, 1.0, 1.0, 1.0)
     for _ in range(200):
         slow.ask()
     slow.look(1)
@@ -146,7 +124,7 @@ def test_requests_without_looks_are_not_one_long_look(urls: list[str], clock: li
 
 
 def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str], clock: list[float]) -> None:
-    chain, begin = Chain(urls[:3]), clock[0]
+    chain, begin = Chain(urls), clock[0]
 
     def question(eth: Any) -> int:
         clock[0] += 4 * (chain.endpoint == 2)
@@ -210,7 +188,7 @@ def test_each_endpoint_shows_all_hunted_claims(monkeypatch: pytest.MonkeyPatch) 
 def test_one_endpoint_of_three_invents_no_receipt(urls: list[str], first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the transaction alone, and shows its receipt; the others refuse it."""
     monkeypatch.setattr(wallets, "RECEIPT_TIMEOUT", 0.2)
-    chain = Chain(urls[:3])
+    chain = Chain(urls)
     assert chain.turns
     wallet = Wallet(chain)
     chain.fund(wallet.address, 10**18)

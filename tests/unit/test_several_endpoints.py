@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from vgame.chain import final, http, turns
+from vgame.chain import final
 from vgame.chain.connect import connect
 from vgame.chain.connection import FINALITY, GWEI, Chain
-from vgame.chain.embedded import serve
 from vgame.chain.final import MOMENT, Lasting, most_answering, one
 from vgame.chain.records import NOBODY
 from vgame.chain.turns import LONGEST, SHORTEST, anywhere
@@ -23,24 +20,6 @@ from vgame.delivery.rules import Snapshot
 from vgame.errors import Abstain, ChainError, ContractError, EndpointError, VgameError
 
 DEAD = "http://127.0.0.1:9"
-
-
-@pytest.fixture
-def urls() -> Iterator[list[str]]:
-    """Three endpoints of one node."""
-    server = serve()
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield [f"http://127.0.0.1:{server.server_port}/{n}" for n in range(3)]
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [1_000.0]
-    for module in (final, http, turns):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
 
 
 def used(chain: Chain, looks: int) -> list[int]:
