@@ -21,6 +21,8 @@ from vgame.chain import final, pauses
 from vgame.chain.connection import Block
 from vgame.chain.records import Phase
 from vgame.delivery import calls, looks, rules
+from vgame.delivery.calls import CALL_GAS
+from vgame.delivery.rules import STEADY
 from vgame.errors import VgameError
 
 assert deployed_scene and fee  # fixtures
@@ -190,3 +192,27 @@ def test_one_false_number_prevents_no_decline(sides: Partial, monkeypatch: pytes
             sides.buyer.ready()
         sides.play.advance(4)
     assert sides.play.phase is Phase.DECLINED
+
+
+@pytest.mark.parametrize("times", [STEADY, 1], ids=["enough", "little"])
+def test_a_raise_ends_a_deferral_with_the_money_that_there_is(sides: Partial, fee, times: int) -> None:
+    """The base fee is above the price in the block of the deferral only."""
+    job, game, node = sides.play.id, sides.play.client, sides.play.scene.chain.node
+    sides.refuse = chunk_1_of_tensor_1
+    sides.wait(sides.play.setup.spec.confirm_window // 4)
+    node.evm.set_balance(game.wallet.address, 10**22)
+    while not game.requests(job):
+        sides.is_refused()
+        sides.play.advance(20)
+    (request,) = game.requests(job)
+    fee(request.price + 1)
+    game.send("defer", job, 0)
+    fee(FLOOR)
+    base, tip = game.chain.fees()
+    calls = 2 * CALL_GAS * (2 * base + tip)
+    rise = (STEADY - 1) * request.price * game.answer_gas(job, request.elements, request.chunk)
+    node.evm.set_balance(game.wallet.address, calls + (rise if times > 1 else rise // 2))
+    sides.play.advance(KEY_WINDOW // 2 + 1)
+    sides.is_refused()
+    (raised,) = game.requests(job)
+    assert not raised.deferred_at and raised.price == max(request.price + 1, times * request.price)

@@ -184,7 +184,8 @@ class Sale(Story):
         else:
             s = Snapshot(0, now, 0, job, x, ())
             ends = [s.key_by - WORST_INCLUSION, s.key_by]
-            ends += [] if x.confirmed_at else [x.until - s.pressing, x.until - s.margin, x.until]
+            before = (s.pressing, s.margin, s.margin // 2, min(s.margin // 2, WORST_INCLUSION), 0)
+            ends += [] if x.confirmed_at else [x.until - left for left in before]
             for r in self.view.requests(self.jobs[0]):
                 if r.open:
                     ends += [r.since + k * spec.key_window // 2 for k in (1, 2, 4)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import Any
 
 from vgame.chain.game import Game
-from vgame.chain.records import Phase
+from vgame.chain.records import Phase, Request
 from vgame.delivery.fetch import Missing
 from vgame.delivery.looks import Looks
 from vgame.delivery.rules import (
+    STEADY,
     Duty,
     Place,
     Snapshot,
@@ -181,29 +182,21 @@ class Calls:
         """The requests that were not raised, and why; they stop nothing. While it can be declined, none is raised
         before all can be paid; a later look shows whether a raise was made."""
         duties = raising(s)
-        prices = prices_of(self._priced(s) if duties else s, duties, self.shape.gas_of)
         dear = ChainError("a higher price could make the answers cost more than what the client loses without them")
         failed: dict[int, VgameError] = {d.request.index: dear for d in duties if d.request}
-        raises = [r for d in duties if (r := d.request) and r.index in prices]
-        try:
-            costs = {
-                r.index: (prices[r.index] - r.price) * self.game.answer_gas(self.job, r.elements, r.chunk)
-                for r in raises
-            }
-            if raises and undecided(s):
-                self._check_funds(s, sum(costs.values()), f"raise the price of {len(raises)} requests")
-        except VgameError as problem:
-            return failed | {r.index: problem for r in raises}
-        for r in raises:
+        raises, unpaid = self._affordable(s, duties) if duties else ([], None)
+        if unpaid and undecided(s):
+            return failed | {r.index: unpaid for r, *_ in raises}
+        for r, price, cost in raises:
             try:
                 if not raise_in_time(s, self._now(s)):  # no reason to decline, unless it failed before
                     failed.pop(r.index)
                     if r.index in self._failed:
                         failed[r.index] = self._failed[r.index]
                     continue
-                self._check_funds(s, costs[r.index], f"raise the price of request {r.index}")
-                call = ("raise", self.job, r.index, r.tensor, r.chunk, prices[r.index])
-                if self._send(*call, value=costs[r.index]):
+                self._check_funds(s, cost, f"raise the price of request {r.index}")
+                call = ("raise", self.job, r.index, r.tensor, r.chunk, price)
+                if self._send(*call, value=cost):
                     del failed[r.index]
                 else:
                     failed[r.index] = NotYet(f"the price of request {r.index} was not raised")
@@ -211,6 +204,26 @@ class Calls:
                 failed[r.index] = problem
         self._failed = failed
         return failed
+
+    def _affordable(
+        self, s: Snapshot, duties: Sequence[Duty]
+    ) -> tuple[list[tuple[Request, int, int]], VgameError | None]:
+        """The requests to raise, each with price and cost; by one wei those that this suffices for, if the account
+        cannot pay all otherwise. And why it cannot pay all."""
+        priced, unpaid = self._priced(s), None
+        for times in (STEADY, 1):
+            prices = prices_of(priced, duties, self.shape.gas_of, times)
+            raises = [
+                (r, price, (price - r.price) * self.game.answer_gas(self.job, r.elements, r.chunk))
+                for d in duties
+                if (r := d.request) and (price := prices.get(r.index))
+            ]
+            try:
+                self._check_funds(s, sum(cost for *_, cost in raises), f"raise the price of {len(raises)} requests")
+                return raises, None
+            except VgameError as problem:
+                unpaid = problem
+        return raises, unpaid
 
     def _check_funds(self, s: Snapshot, cost: int, what: str) -> None:
         """Unaffordable where the account cannot pay it, or could not decline any more; what the contract owes is taken

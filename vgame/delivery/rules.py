@@ -173,8 +173,8 @@ def overdue(s: Snapshot) -> Duty | None:
 
 
 def raising(s: Snapshot) -> list[Duty]:
-    """Requests that need a higher price. A deferred one before the trainer may drop it: by one wei if the base fee is
-    not above its price, because a raise ends the deferral. One below the base fee after twice the time for an answer,
+    """Requests that need a higher price. A deferred one before the trainer may drop it, even if the base fee is not
+    above its price, because a raise ends the deferral. One below the base fee after twice the time for an answer,
     because `refused` needs a price that holds; and in the last tenth of the confirm window, because a request that is
     dropped later cannot be made again."""
     window, last, found = s.job.spec.key_window, undecided(s) and s.left <= s.margin, []
@@ -188,7 +188,7 @@ def raising(s: Snapshot) -> list[Duty]:
             due = outgrown and (last or s.now > r.since + 2 * window)
             duty = Duty("raise", True, f"request {r.index} is late", None, r.since, r)
         if due:
-            found.append(replace(duty, price=STEADY * s.base if outgrown else r.price + 1))
+            found.append(replace(duty, price=STEADY * max(s.base, r.price)))
     return found
 
 
@@ -296,19 +296,28 @@ def price_of(s: Snapshot, places: Sequence[Place], gas: Gas) -> int | None:
     return min(STEADY * s.base, fits) if fits >= s.base else None
 
 
-def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas) -> dict[int, int]:
+def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas, times: int = STEADY) -> dict[int, int]:
     """By request the prices to which it is raised. Those that the base fee has outgrown: all of them or, while it can
     be declined, none; later as many as the room allows, for one that stays open holds the key back. Open requests that
-    the base fee has outgrown, but which are not due yet, keep their share of the room."""
+    the base fee has outgrown, but which are not due yet, keep their share of the room. Of the others, if they are
+    alone: `times` their price, as far as all open requests can have that price; at least one wei more. The
+    trainer defers one again only in a block whose base fee is above its price, and an answer is paid at the base fee
+    of its block, so what it does not need comes back."""
     requests = [duty.request for duty in duties if duty.request is not None]
     outgrown = [r for r in requests if s.base > r.price]
     later = [r for r in s.open if s.base > r.price and r not in outgrown]
-    found = {r.index: r.price + 1 for r in requests if s.base <= r.price}
+    kept = [r for r in requests if s.base <= r.price]
+
+    def gas_of(some: Iterable[Request]) -> int:
+        return sum(gas(r.tensor, r.chunk) for r in some)
 
     def level(some: Sequence[Request]) -> int:
-        free = room(s, gas) + bound(some, gas) - len(some) * s.own
-        return free // sum(gas(r.tensor, r.chunk) for r in some)
+        return (room(s, gas) + bound(some, gas) - len(some) * s.own) // gas_of(some)
 
+    found = {r.index: r.price + 1 for r in kept}
+    if kept and not outgrown:
+        more = (room(s, gas) - len(kept) * s.own) // gas_of(kept)
+        found = {r.index: max(r.price + 1, min(times * r.price, level(s.open), r.price + more)) for r in kept}
     while outgrown:
         if level(outgrown) >= s.base:
             price = max(s.base, min(STEADY * s.base, level([*outgrown, *later])))
