@@ -72,9 +72,10 @@ class Pauses:
 
     def begin(self, number: int) -> None:
         """The current call is about to be sent. Long after its last pause it is new: a reorganisation may undo each
-        call once more."""
+        call once more. A call that was included is paused again even with its number: a node that lags shows the state
+        before it, beside another one that shows its receipt."""
         name, key = self._current or ("", None)
-        if not name or ((last := self.known.get(key)) and last.number == number):
+        if not name or ((last := self.known.get(key)) and last.number == number and not last.included):
             return
         now = time.monotonic()
         self.known = {other: pause for other, pause in self.known.items() if now <= pause.end + LONGEST}
