@@ -5,15 +5,12 @@ In: a tape. Out: what the honest lost that they should not have, in sentences; n
 
 from __future__ import annotations
 
-from chorus import NODES, Singer, looks_at
-from hostile import Hostile
+from chorus import Singer, Sluggish, looks_at
 from provider import Logs, Party
 from sale import Sale
-from seats import Mortal
-from world import Seat
 
 
-class Quiet(Mortal):
+class Quiet(Sluggish):
     """A node with the faults of each story alone."""
 
     logs, other = Logs(), 0.0
@@ -22,11 +19,11 @@ class Quiet(Mortal):
 class Buyer(Singer, Party):
     """A process of a sale at three nodes."""
 
+    honest = Quiet
+
     def sit(self) -> None:
-        self.eths = [Hostile(self.world, lambda: True) if n == self.false else Quiet(self.world) for n in range(NODES)]
+        super().sit()
         self.eth = self.eths[self.false - 1]
-        self.world.eths += self.eths
-        self.world.seats.append(Seat(self.world, self.name, self._body))
 
 
 class Bazaar(Sale):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from vgame.agents import order
@@ -11,7 +11,7 @@ from vgame.chain.connection import Chain
 from vgame.chain.final import Lasting, one
 from vgame.chain.turns import Turns
 
-_held = Lasting.held
+_held, _timed = Lasting.held, Turns.timed
 
 
 def _by_one(self: Lasting, what: Any, so: bool = True, of: Callable[[Chain], int] = one) -> float:
@@ -26,11 +26,19 @@ def _least(self: Chain, question: Callable[[Any], int]) -> int:
     return min(self._from_all(question))
 
 
+@contextmanager
+def _hasty(self: Turns) -> Iterator[None]:
+    self.patience = 5.0
+    with _timed(self):
+        yield
+
+
 BROKEN: dict[str, tuple[Any, str, Any]] = {
     "one endpoint ends a role": (Lasting, "held", _by_one),
     "each endpoint keeps a role from its end": (Lasting, "held", _by_all),
     "uses the first endpoint alone": (Turns, "next", lambda self: None),
     "takes the least count": (Chain, "middle", _least),
     "lets an endpoint hold a look": (Turns, "timed", lambda self: nullcontext()),
+    "has no time for slow endpoints": (Turns, "timed", _hasty),
     "begins at the first endpoint alone": (order, "anywhere", lambda chain, question: question()),
 }

@@ -5,6 +5,7 @@ In: a tape. Out: what the honest lost that they should not have, in sentences; n
 
 from __future__ import annotations
 
+from branches import Block
 from endpoint import Function, SimChain, SimGame
 from hostile import Hostile, HostileFunction
 from seats import Mortal, Player, SimWallet
@@ -15,6 +16,7 @@ from vgame.chain.turns import Endpoint, Turns
 
 NODES = 3
 SLOW = 8  # looks for which a slow node may hold one
+REPLIES = (0.0, 0.25, 1.0, 2.0)  # seconds of each reply of an honest node
 
 
 def looks_at(world: World) -> int:
@@ -28,15 +30,31 @@ class ChorusGame(SimGame):
         return (HostileFunction if isinstance(eth, Hostile) else Function)(eth, name, args)
 
 
+class Sluggish(Mortal):
+    """An honest node that may be slow for ever."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.seconds = world.tape.pick(REPLIES) if "slow" in world.enabled else 0.0
+
+    def asked(self) -> Block:
+        if self.seconds:
+            self.world.clock.sleep(self.seconds)
+        return super().asked()
+
+
 class Singer(Player):
-    """A process at three nodes."""
+    """A process at three nodes. `honest`: the class of those that stay so."""
+
+    honest: type[Sluggish] = Sluggish
 
     def __init__(self, world: World, name: str, number: int) -> None:
         super().__init__(world, name, number)
         self.false = world.tape.below(NODES)
 
     def sit(self) -> None:
-        self.eths = [Hostile(self.world, lambda: True) if n == self.false else Mortal(self.world) for n in range(NODES)]
+        hostile, honest = Hostile(self.world, lambda: True), [self.honest(self.world) for _ in range(NODES - 1)]
+        self.eths = [*honest[: self.false], hostile, *honest[self.false :]]
         self.world.eths += self.eths
         self.world.seats.append(Seat(self.world, self.name, self._body))
 
