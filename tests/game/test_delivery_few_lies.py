@@ -167,6 +167,11 @@ class Turns:
     def timed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def check_enough(self, replies: int) -> None: ...
+
+    def attempt(self, send: Callable[[], object]) -> object:
+        return send()
+
 
 @pytest.fixture(params=[(3, 3), (3, 2), (2, 2)], ids=["of three", "of three, one is down", "of two"])
 def turns(table: Table, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Turns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,9 @@ from vgame.chain import wallet as wallets
 from vgame.chain.connection import MOST_SHOWN, Chain
 from vgame.chain.game import JOBS, PAGE, Game
 from vgame.chain.records import MOST_REQUESTS, NOBODY, Level
-from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST, STALE
+from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST, STALE, anywhere
 from vgame.chain.wallet import Wallet
-from vgame.errors import ChainError, EndpointError
+from vgame.errors import ChainError, EndpointError, NotYet
 
 
 class Slow:
@@ -118,9 +119,12 @@ def test_requests_without_looks_are_not_one_long_look(urls: list[str], clock: li
     for _ in range(200):
         slow.ask()
     slow.look(1)
-    clock[0] += STALE + 1
-    for _ in range(200):
-        slow.ask()
+    for _ in range(3):
+        clock[0] += STALE + 1
+        for _ in range(int(PATIENCE) - 1):
+            slow.ask()
+    with pytest.raises(ChainError):
+        slow.ask(), slow.ask()
 
 
 def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str], clock: list[float]) -> None:
@@ -134,7 +138,102 @@ def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str],
         chain.turn()
     for _ in range(20):
         chain.middle(question)
-    assert clock[0] - begin <= OTHERS + 4 and chain.endpoint == 0
+    assert clock[0] - begin <= PATIENCE / OTHERS + 4 and chain.endpoint == 0
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 6.0])
+def test_a_look_at_one_endpoint_leaves_no_other_one_out(urls: list[str], clock: list[float], seconds: float) -> None:
+    """The third one invents moves that fail, and each asks the others several times. It sets no count, and its looks
+    are a third."""
+    slow, looks = Slow(Chain(urls), clock, seconds, seconds, 0.01), list[int]()
+    chain, failed = slow.chain, 0
+
+    def question(eth: Any) -> int:
+        clock[0] += slow.seconds[chain.endpoint]
+        return 10**6 if chain.endpoint == 2 else eth.block_number
+
+    for _ in range(60):
+        looks.append(slow.look(3)[0])
+        for _ in range(100 if chain.endpoint == 2 else 1):
+            try:
+                assert chain.middle(question) < 10**6
+            except NotYet:
+                failed += chain.endpoint != 2
+    assert all(looks.count(n) >= 18 for n in range(3)) and not failed
+    assert chain.turns and chain.turns.answering == 3
+
+
+def test_looks_take_longer_if_too_few_endpoints_answer_in_their_part(urls: list[str], clock: list[float]) -> None:
+    """Most of them take half of the part for each reply, and a look asks all of them three times."""
+    slow, found = Slow(Chain(urls), clock, PATIENCE / OTHERS / 2, PATIENCE / OTHERS / 2, 0.01), list[bool]()
+    chain = slow.chain
+
+    def question(eth: Any) -> int:
+        clock[0] += slow.seconds[chain.endpoint] if chain.endpoint < 2 else 0
+        if chain.endpoint == 2:
+            raise ChainError("it does not answer as another one")
+        return eth.block_number
+
+    for _ in range(60):
+        slow.look(2)
+        if chain.endpoint == 2:
+            continue
+        try:
+            found.append(all(chain.middle(question) >= 0 for _ in range(3)))
+        except NotYet:
+            found.append(False)
+    assert found.count(True) > len(found) // 2
+
+
+def test_one_transaction_that_reverts_ends_those_of_its_look(urls: list[str], clock: list[float]) -> None:
+    chain, sent = Chain(urls), list[int]()
+    turns = chain.turns
+    assert turns
+
+    def send(status: int) -> None:
+        sent.append(chain.endpoint)
+        turns.attempt(lambda: {"status": status})
+
+    for _ in range(6):
+        chain.turn()
+        with suppress(NotYet):
+            send(1), send(1), send(0)
+            turns.attempt(lambda: pytest.fail("another one is sent in this look"))
+    assert sorted(sent) == [0] * 6 + [1] * 6 + [2] * 6
+
+
+def test_failed_attempts_to_send_end_those_of_a_look_after_its_time(urls: list[str], clock: list[float]) -> None:
+    chain, attempts = Chain(urls), 0
+    turns = chain.turns
+    assert turns
+
+    def send() -> None:
+        nonlocal attempts
+        attempts += 1
+        clock[0] += 12
+        chain.turn()  # as a wait for a receipt does
+        raise ChainError("it is not included")
+
+    chain.turn()
+    for _ in range(100):
+        with pytest.raises((ChainError, NotYet)):
+            turns.attempt(send)
+    assert attempts == PATIENCE / 12
+
+
+@pytest.mark.parametrize("seconds", [0.3, 7.0, 59.0])
+def test_one_endpoint_delays_a_start_for_a_look_only(urls: list[str], clock: list[float], seconds: float) -> None:
+    slow = Slow(Chain(urls), clock, seconds, 0.3, 0.3)
+    begin = clock[0]
+    anywhere(slow.chain, lambda: [slow.ask() for _ in range(16)])
+    assert clock[0] - begin < PATIENCE + 70
+    for _ in range(100):  # commands without looks go on
+        slow.ask()
+
+
+def test_a_start_at_slow_endpoints_takes_longer(urls: list[str], clock: list[float]) -> None:
+    slow = Slow(Chain(urls), clock, 7.0, 7.0, 7.0)
+    assert len(anywhere(slow.chain, lambda: [slow.ask() for _ in range(16)])) == 16
 
 
 def game_with(urls: list[str], reply: Any) -> Game:

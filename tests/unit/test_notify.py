@@ -34,13 +34,13 @@ def lines(path: Path) -> list[dict]:
 def test_the_command_receives_disputes_and_alarms(tmp_path: Path) -> None:
     reporter = Reporter(who="auditor")
     observe(reporter, "auditor", command=writes(tmp_path / "told"))
-    for event in ("stage", "sent", *sorted(NOTIFIED), "audited"):
+    for event in ("stage", "sent", *NOTIFIED, "audited"):
         reporter.emit(event, f"text of {event}", job="ab")
     reporter.beat()
     until(lambda: len(lines(tmp_path / "told")) == len(NOTIFIED))
     output = lines(tmp_path / "told")
     assert [(t["event"], t["role"], t["text"], t["job"]) for t in output] == [
-        (event, "auditor", f"text of {event}", "ab") for event in sorted(NOTIFIED)
+        (event, "auditor", f"text of {event}", "ab") for event in NOTIFIED
     ]
     assert all(abs(t["time"] - time.time()) < 60 for t in output)
 
@@ -76,11 +76,12 @@ def test_a_command_that_hangs_is_ended_with_its_children(
     assert beats.stat().st_size == size
 
 
-def test_alarms_of_strangers_keep_no_own_one_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("event", "kind"), [("alarm", "bond"), ("dispute", ""), ("verdict", "")])
+def test_what_others_cause_or_an_endpoint_invents_keeps_no_alarm_back(tmp_path: Path, event: str, kind: str) -> None:
     told = tmp_path / "told"
     hear = notify(f"sh -c 'sleep 0.2; cat >> {told}'", "monitor")
     for n in range(300):
-        hear("alarm", {"kind": "bond", "job": f"{n}"})
+        hear(event, {"kind": kind, "job": f"{n}"})
     for kind in ("clock", "stuck"):
         hear("alarm", {"kind": kind, "job": "own"})
     until(lambda: len(lines(told)) >= 3)

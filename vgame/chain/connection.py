@@ -120,9 +120,10 @@ class Chain:
         self._from_all(lambda eth: eth.send_raw_transaction(raw))
 
     def middle(self, question: Callable[[Any], int]) -> int:
-        """The middle one of all endpoints' replies, which is right if most of them are. If two are in the middle, that
-        of the endpoint in use, or the one of them beside it."""
+        """The middle one of all endpoints' replies, right if most are; of two, that of this endpoint, or next to it."""
         replies = self._from_all(question)
+        if self.turns:
+            self.turns.check_enough(len(replies))
         low, high = (sorted(replies)[n // 2] for n in (len(replies) - 1, len(replies)))
         return min(max(replies[0], low), high)
 

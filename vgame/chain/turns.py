@@ -14,14 +14,15 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from vgame.chain.http import replies_until
-from vgame.errors import ChainError, VgameError
+from vgame.errors import ChainError, NotYet, VgameError
 
 T = TypeVar("T")
 
 SHORTEST, LONGEST = 15.0, 300.0  # seconds for which an endpoint that failed is left out: the first time, at most
 PATIENCE = 60.0  # seconds of one look that the replies of its endpoint may take
-OTHERS = 10.0  # the same of each other endpoint, which takes transactions and shows counts, fees and receipts
-STALE = 600.0  # seconds after which requests without a new look belong to none
+OTHERS = 6  # the part of it for each other endpoint, which takes transactions and shows counts, fees and receipts
+STALE = 600.0  # seconds after which requests without a new look are one of their own
+PASSES = 4  # over all endpoints that are too slow, before a question at the start of a command fails
 
 
 class Connection(Protocol):
@@ -53,6 +54,7 @@ class Endpoint:
     until: float = 0.0  # left out until then, on the monotonic clock
     pause: float = SHORTEST
     spent: float = 0.0  # seconds that its replies took in this look
+    out: bool = False  # it failed in this look of another endpoint
     late: bool = False  # its last own look took too long
     quick: bool = False  # its last own look took a quarter of the time at most
 
@@ -64,20 +66,33 @@ class Endpoint:
 
 class Turns:
     """The endpoints of a chain; `at`: the one in use, `own`: that of the look. INVARIANT: no endpoint holds a look for
-    longer than `patience`, however many replies it gives; and no minority of them changes that time."""
+    longer than `patience`, however many replies it gives; no minority of them changes that time; and an endpoint is
+    left out only for what it did in its own looks, since another one decides how often it is asked beside them."""
 
     def __init__(self, chain: Connection, endpoints: Sequence[Endpoint]) -> None:
         self.chain, self.all, self.at, self.own = chain, list(endpoints), 0, 0
         self.patience, self.begun = PATIENCE, -inf  # when the look began; before the first one there is no limit
+        self.vain = 0.0  # seconds of this look that failed attempts took to send a transaction
+        self.lacked = False  # in this look too few endpoints answered a question to all
         self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
         chain.checks.insert(0, self._try)
         self._take(0)
 
     @property
     def answering(self) -> int:
-        """How many answered their last request, or had none yet."""
-        others = (e for n, e in enumerate(self.all) if n != self.at)
-        return (not self.chain.lost) + sum(not (e.lost and e.until) for e in others)
+        """How many answered the last request of a look of their own, or had none yet."""
+        return sum(not ((self.chain.lost if n == self.at else e.lost) and e.until) for n, e in enumerate(self.all))
+
+    def check_enough(self, replies: int) -> None:
+        """NotYet unless more than half of the endpoints that answer have replied to a question to all: else the middle
+        reply could be that of one endpoint, in whose look the others were asked too often. Of two, one is enough."""
+        needed = self.answering // 2 + 1 if self.answering > 2 else 1
+        if replies < needed:
+            self.lacked = True
+            raise NotYet(
+                f"{replies} of {len(self.all)} endpoints answer a question for which {needed} are needed, so that none "
+                "decides alone: a later look asks again"
+            )
 
     def next(self) -> None:
         """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time."""
@@ -86,7 +101,7 @@ class Turns:
         order = [(self.at + n) % count for n in range(1, count + 1)]
         ready = [n for n in order if self.all[n].until <= now]
         self._take(ready[0] if ready else min(order, key=lambda n: self.all[n].until))
-        self.own, self.begun = self.at, now
+        self.own = self.at
 
     def _end_look(self, failed: bool) -> None:
         """An endpoint whose replies took half of the time is left out for a while, as one that failed is. The time of a
@@ -96,14 +111,25 @@ class Turns:
             used.leave_out()
         elif not used.lost:
             used.until, used.pause = 0.0, SHORTEST
-        used.late, used.quick = used.spent >= self.patience, used.spent <= self.patience / 4
-        for endpoint in self.all:
-            endpoint.spent = 0.0
         most = len(self.all) // 2 + 1
+        others = max((e.spent for e in self.all if e is not used), default=0.0)
+        used.late = used.spent >= self.patience or self.lacked
+        used.quick = used.spent <= self.patience / 4 and others <= self.patience / OTHERS / 2
+        self._begin()
         if sum(e.late for e in self.all) >= most:
             self._change_patience(2 * self.patience)
         elif self.patience > PATIENCE and sum(e.quick for e in self.all) >= most:
             self._change_patience(self.patience / 2)
+
+    def _begin(self) -> None:
+        """Of a look."""
+        self.begun, self.vain, self.lacked = time.monotonic(), 0.0, False
+        for endpoint in self.all:
+            endpoint.spent, endpoint.out = 0.0, False
+
+    def _limit(self, n: int) -> float:
+        """Seconds of a look that the replies of an endpoint may take."""
+        return self.patience if n == self.own else self.patience / OTHERS
 
     def _change_patience(self, seconds: float) -> None:
         self.patience = seconds
@@ -112,19 +138,39 @@ class Turns:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """A request to the endpoint in use; ChainError if its replies have taken too much of this look. Long after the
-        last look there is no limit: other code than a role's asks then."""
-        begin, used = time.monotonic(), self.all[self.at]
-        left = (self.patience if self.at == self.own else OTHERS) - used.spent
-        if begin - self.begun > STALE:
-            left = inf
-        if left <= 0:
+        """A request to the endpoint in use; ChainError if its replies have taken too much of this look. One that ends
+        with that time has not failed."""
+        begin, used, lost = time.monotonic(), self.all[self.at], self.chain.lost
+        if STALE < begin - self.begun < inf:
+            self._begin()  # other code than a role's asks
+        limit = self._limit(self.at) if self.begun > -inf else inf
+        if used.spent >= limit:
             raise ChainError(f"the replies of {used.url} to one look took {used.spent:.0f} s: another endpoint is next")
         try:
-            with replies_until(begin + left):
+            with replies_until(begin + limit - used.spent):
                 yield
         finally:
             used.spent += time.monotonic() - begin
+            if used.spent >= limit:
+                self.chain.lost = lost
+
+    def attempt(self, send: Callable[[], Any]) -> Any:
+        """The receipt of a transaction, sent by this function. NotYet after a transaction of this look that reverted,
+        or failed attempts that took too long: the endpoint of the look may invent duties without end."""
+        if self.vain >= self.patience and self.begun > -inf:
+            raise NotYet(
+                f"transactions had no effect in a look at {self.all[self.own].url}: the next look is that of another "
+                "endpoint"
+            )
+        begin, before, receipt = time.monotonic(), self.vain, None
+        try:
+            receipt = send()
+        finally:
+            if receipt is None:
+                self.vain = before + time.monotonic() - begin
+            elif receipt["status"] != 1:
+                self.vain = inf
+        return receipt
 
     def each(self) -> Iterator[None]:
         """The endpoint in use, then each other one that does not fail."""
@@ -132,11 +178,23 @@ class Turns:
             yield
             first, now = self.at, time.monotonic()
             for n, endpoint in enumerate(self.all):
-                if n != first and (endpoint.until <= now or not endpoint.lost):
+                if n != first and not endpoint.out and (endpoint.until <= now or not endpoint.lost):
                     self._leave()
                     self._take(n)
-                    with replies_until(time.monotonic() + OTHERS):
+                    with replies_until(time.monotonic() + self._limit(n)):
                         yield
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Before the first look: each endpoint that is asked in this context has the time of a look."""
+        begun = self.begun
+        if begun == -inf:
+            self._begin()
+        try:
+            yield
+        finally:
+            if begun == -inf:
+                self.begun = begun
 
     @contextmanager
     def back(self) -> Iterator[None]:
@@ -154,10 +212,13 @@ class Turns:
         self.tried = True
 
     def _leave(self) -> bool:
-        """Note how the endpoint in use has done: one that failed is left out for longer and longer. Did it fail?"""
+        """Note how the endpoint in use has done: one that failed in its own look is left out for longer and longer,
+        another one until the end of this look. Did it fail?"""
         used, chain = self.all[self.at], self.chain
         if failed := chain.lost and (self.tried or not used.lost):
-            used.leave_out()
+            if self.at == self.own:
+                used.leave_out()
+            used.out = True
         used.lost, used.form, self.tried = chain.lost, chain.form, False
         return failed
 
@@ -172,17 +233,27 @@ class Turns:
 def anywhere(chain: Connection, question: Callable[[], T]) -> T:
     """The result at the first endpoint, from the present one on, where there is no error; the first error if there is
     no such endpoint, and then it counts against none of them. For questions before a role begins, where an error ends
-    the command: an endpoint that is asked first at each start could prevent the role for ever."""
-    if chain.turns is None:
+    the command: an endpoint that is asked first at each start could prevent the role for ever, or delay it by slow
+    replies."""
+    if (turns := chain.turns) is None:
         return question()
-    problems, noted = list[Exception](), [(e, e.lost, e.until, e.pause) for e in chain.turns.all]
-    for _ in noted:
-        try:
-            return question()
-        except VgameError as problem:
-            problems.append(problem)
-            chain.lost = chain.lost or isinstance(problem, ChainError)  # it is checked when its turn comes
-            chain.turn()
+    with turns.limited():
+        return _anywhere(chain, turns, question)
+
+
+def _anywhere(chain: Connection, turns: Turns, question: Callable[[], T]) -> T:
+    problems, noted = list[Exception](), [(e, e.lost, e.until, e.pause) for e in turns.all]
+    for _ in range(PASSES):
+        patience = turns.patience
+        for _ in noted:
+            try:
+                return question()
+            except VgameError as problem:
+                problems.append(problem)
+                chain.lost = chain.lost or isinstance(problem, ChainError)  # it is checked when its turn comes
+                chain.turn()
+        if turns.patience == patience:
+            break
     for endpoint, *before in noted:
         endpoint.lost, endpoint.until, endpoint.pause = before
     raise problems[0]

@@ -91,7 +91,8 @@ class Wallet:
         tx = {"type": 2, "chainId": self.chain.chain_id, "data": data, "value": value, "gas": limit}
         if to is not None:
             tx["to"] = to
-        receipt = self._included(tx)
+        turns = self.chain.turns
+        receipt = turns.attempt(lambda: self._included(tx)) if turns else self._included(tx)
         self.pauses.included()
         return receipt
 

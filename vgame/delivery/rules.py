@@ -82,7 +82,12 @@ class Snapshot:
     @property
     def late(self) -> bool:
         """Has the key to go out now, final or not? To keep it costs reward and bond."""
-        return self.now >= self.key_by - min(WORST_INCLUSION, self.job.spec.key_window // 2)
+        return self.now >= self.late_from
+
+    @property
+    def late_from(self) -> int:
+        """The second from which it has to."""
+        return self.key_by - min(WORST_INCLUSION, self.job.spec.key_window // 2)
 
 
 @dataclass(frozen=True, slots=True)

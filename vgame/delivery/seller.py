@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from vgame.chain.connection import Chain
 from vgame.chain.final import Lasting, most, most_answering
 from vgame.chain.game import Game
 from vgame.chain.records import Job, Phase, Request
@@ -49,6 +50,7 @@ class Seller:
     def __init__(self, folder: Path, job: bytes, elements: Sequence[int], words: Callable[[], Iterable[Any]]) -> None:
         self.folder, self.job, self.shape, self.words = folder, job, Shape(elements), words
         self.lasting: Lasting | None = None  # the client's word, as each look has shown it
+        self._late_from: dict[int, int] = {}  # by endpoint: the second that its last look showed
         self.looks = Looks()
         self._sealed: Offer | None = None  # what sealing again has given, for the key of then
         self._again = 0.0  # when it may be sealed again, on the monotonic clock
@@ -177,11 +179,18 @@ class Seller:
         s = replace(
             s,
             job=replace(s.job, spec=job.spec),
-            held=self.lasting.held("decided", decided, most_answering if s.late else most),
+            held=self.lasting.held("decided", decided, most_answering if self._is_late(game.chain, s) else most),
         )
         offer = self.committed(game, s) if s.job.phase is Phase.DELIVERING else None
         duties: list[Callable[[], bool]] = [partial(self._do, duty, offer, attempt) for duty in selling(s) if duty.due]
         return [*duties, partial(self._mend, offer)] if offer else duties
+
+    def _is_late(self, chain: Chain, s: Snapshot) -> bool:
+        """Has the key to go out now, by what most endpoints showed last? One alone could show a confirmation of long
+        ago while the others do not answer."""
+        self._late_from[chain.endpoint] = s.late_from
+        shown, needed = sorted(self._late_from.values()), most(chain)
+        return len(shown) >= needed and s.now >= shown[needed - 1]
 
     def _do(self, duty: Duty, offer: Offer | None, attempt: Attempt) -> bool:
         match duty.call, duty.request:
