@@ -192,6 +192,25 @@ def test_one_false_endpoint_gets_no_key(table: Table, turns: Turns, number: int)
     assert "revealKey" not in sent
 
 
+def test_one_false_endpoint_gets_no_key_while_no_other_one_answers(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have answered before. It shows a confirmation so long ago that the key would have to go out."""
+    turns, sent = Turns(3, 3), list[str]()
+    monkeypatch.setattr(table.chain, "turns", turns)
+    table.play(120, table.sides.trainer.step)
+    turns.answering, usual, send = 1, rules.read, table.game.send
+    table.game.send = lambda name, *args, **options: (sent.append(name), send(name, *args, **options))[1]
+
+    def read(*args: object) -> rules.Snapshot:
+        s = usual(*args)
+        return replace(s, exchange=replace(s.exchange, confirmed_at=s.now - KEY_WINDOW + 20))
+
+    monkeypatch.setattr(looks, "read", read)
+    table.play(300, table.sides.trainer.step)
+    assert "revealKey" not in sent
+
+
 @pytest.mark.parametrize("number", [0, HIGH])
 def test_one_false_endpoint_makes_no_client_decline(
     table: Table, turns: Turns, monkeypatch: pytest.MonkeyPatch, number: int
