@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bonus_stage import AMOUNT, SAMPLES, Stage, Trained, refused_by_both, task
+from test_delivery_few_lies import Turns
 
 import vgame
 from vgame.agents import bonus_conditions
@@ -173,6 +174,22 @@ def test_a_trainer_does_not_return_a_bonus_that_may_be_paid(stage: Stage, late: 
         assert mine.close(stage.id) == "started"
     assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT
     assert mine.close(stage.id) == "paid" and stage.escrow.credits(trainer.address) == 0
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_an_endpoint_that_hides_the_evaluation_does_not_have_the_bonus_returned(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, false: int
+) -> None:
+    trainer = stage.train()
+    stage.escrow.send("start", stage.id)
+    job, _ = stage.evaluation(f"hidden {false}")
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    mine, turns = stage.seen_by(trainer.game), Turns(3, 3)
+    usual = mine.game.claims_of
+    mine.game.claims_of = lambda root, first=0: [] if turns.at == false else usual(root, first)
+    monkeypatch.setattr(mine.game.chain, "turns", turns)
+    with pytest.raises(VgameError, match=f"but evaluation {job.hex()} may"):
+        mine.close(stage.id)
 
 
 def test_a_trainer_without_evaluation_and_a_payer_close_as_before(system, trained: Trained) -> None:
