@@ -43,7 +43,10 @@ UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
 SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
-TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # where a role has several endpoints
+TURNS = (  # where a role has several endpoints
+    *(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus")),
+    "vgame/chain/turns.py",
+)
 UNUSED = {
     "dispute": (*SALES, *SEVERAL, *TURNS), "sale": (*SEVERAL, *TURNS), "several": (*SALES, *TURNS),
     "chorus": SALES, "bazaar": (),

@@ -21,9 +21,9 @@ from vgame.agents.news import News
 from vgame.agents.retry import Retry
 from vgame.api_run import save_pretrained
 from vgame.chain import game as contract
+from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.records import checksum_address
-from vgame.chain.turns import anywhere
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.dispute.trainer import Trainer
 from vgame.errors import VgameError

@@ -11,10 +11,11 @@ from web3.exceptions import Web3RPCError
 
 from vgame.agents.named_jobs import Limits, NamedJobs
 from vgame.chain import wallet as wallets
+from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import MOST_SHOWN, Chain
 from vgame.chain.game import JOBS, PAGE, Game
 from vgame.chain.records import MOST_REQUESTS, NOBODY, Level
-from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST, STALE, anywhere
+from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST, STALE
 from vgame.chain.wallet import Wallet
 from vgame.errors import ChainError, EndpointError, NotYet
 

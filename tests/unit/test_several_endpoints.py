@@ -9,11 +9,12 @@ from unittest.mock import patch
 import pytest
 
 from vgame.chain import final
+from vgame.chain.anywhere import anywhere
 from vgame.chain.connect import connect
 from vgame.chain.connection import FINALITY, GWEI, Chain
 from vgame.chain.final import MOMENT, Lasting, most_answering, one
 from vgame.chain.records import NOBODY
-from vgame.chain.turns import LONGEST, SHORTEST, anywhere
+from vgame.chain.turns import LONGEST, SHORTEST
 from vgame.chain.wallet import Wallet
 from vgame.delivery.calls import Calls
 from vgame.delivery.rules import Snapshot
@@ -97,6 +98,13 @@ def test_a_transaction_that_one_endpoint_takes_is_sent(urls: list[str]) -> None:
     dead.web3.eth.send_raw_transaction = lambda raw: 1 // 0  # type: ignore[method-assign]
     with pytest.raises(ChainError, match="ZeroDivisionError"):
         dead.publish(b"signed")
+
+
+@pytest.mark.parametrize("living", range(3))
+def test_a_command_without_looks_needs_one_living_endpoint(urls: list[str], living: int) -> None:
+    chain = Chain([urls[0] if n == living else DEAD for n in range(3)])
+    assert chain.middle(lambda eth: eth.block_number) == chain.block().number
+    assert chain.turns and chain.turns.answering == 1
 
 
 @pytest.mark.parametrize("first", range(3))

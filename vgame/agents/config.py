@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vgame.agents.news import News
+from vgame.chain.anywhere import anywhere
 from vgame.chain.connect import connect
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
-from vgame.chain.turns import anywhere
 from vgame.chain.wallet import Wallet, keystore_key
 from vgame.errors import ChainError
 from vgame.system.progress import Reporter

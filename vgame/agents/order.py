@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from vgame.chain.anywhere import anywhere
 from vgame.chain.game import Game
 from vgame.chain.records import Job, JobSpec, Phase
-from vgame.chain.turns import anywhere
 from vgame.errors import Abstain, ChainError
 from vgame.job.bundle import Bundle
 

@@ -15,9 +15,9 @@ from vgame.agents.due import tell_deadline
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.order import find_order
 from vgame.agents.retry import QUIET, QUIET_ROUND, Retry
+from vgame.chain.anywhere import anywhere
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, STANDING, JobSpec, Phase
-from vgame.chain.turns import anywhere
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.trainer import Trainer
 from vgame.execute.devices import use_device

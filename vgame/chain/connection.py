@@ -1,7 +1,6 @@
-"""A chain and an account on it: connection, transactions, receipts, the checked-in contracts and their deployment.
+"""A connection to a chain.
 
-In: a JSON-RPC endpoint and a private key. Out: replies and receipts; every failure is a clear error. The game itself is
-in vgame.chain.game.
+In: JSON-RPC endpoints. Out: replies and receipts; every failure is a clear error.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from web3.exceptions import (
     Web3RPCError,
 )
 
+from vgame.chain.anywhere import anywhere
 from vgame.chain.http import LOOPBACK, provider
 from vgame.chain.records import NOBODY, checksummed
-from vgame.chain.turns import Endpoint, Turns, anywhere
+from vgame.chain.turns import Endpoint, Turns
 from vgame.errors import ChainError, ContractError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
 

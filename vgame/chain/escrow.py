@@ -14,11 +14,11 @@ from typing import Any
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, artifact
+from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import Event, JobSpec, checksum_address
-from vgame.chain.turns import anywhere
 from vgame.errors import ChainError, EndpointError, LostRace
 
 NAME = "AccuracyEscrow"

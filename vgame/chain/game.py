@@ -15,6 +15,7 @@ from web3 import Web3
 from web3.exceptions import ContractCustomError, ContractLogicError
 
 from vgame.chain.abi import abi_type, artifact, errors, full_abi, known_revert, refuse_overlap
+from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain, RefusedError, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.events import Events
@@ -42,7 +43,6 @@ from vgame.chain.records import (
     sized,
     standing,
 )
-from vgame.chain.turns import anywhere
 from vgame.chain.wallet import Wallet
 from vgame.commit.merkle import Kind, fold, leaf_hash, tree_height
 from vgame.errors import ChainError, ContractError, EndpointError, LostRace

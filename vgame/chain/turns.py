@@ -185,7 +185,7 @@ class Turns:
                         yield
 
     @contextmanager
-    def limited(self) -> Iterator[None]:
+    def _limited(self) -> Iterator[None]:
         """Before the first look: each endpoint that is asked in this context has the time of a look."""
         begun = self.begun
         if begun == -inf:
@@ -195,6 +195,26 @@ class Turns:
         finally:
             if begun == -inf:
                 self.begun = begun
+
+    def at_any(self, question: Callable[[], T]) -> T:
+        """The result at the first endpoint, from the present one on, where there is no error; the first error if there
+        is no such endpoint, and then it counts against none of them."""
+        problems, noted = list[Exception](), [(e, e.lost, e.until, e.pause) for e in self.all]
+        with self._limited():
+            for _ in range(PASSES):
+                patience = self.patience
+                for _ in noted:
+                    try:
+                        return question()
+                    except VgameError as problem:
+                        problems.append(problem)
+                        self.chain.lost |= isinstance(problem, ChainError)  # it is checked when its turn comes
+                        self.chain.turn()
+                if self.patience == patience:
+                    break
+        for endpoint, *before in noted:
+            endpoint.lost, endpoint.until, endpoint.pause = before
+        raise problems[0]
 
     @contextmanager
     def back(self) -> Iterator[None]:
@@ -212,11 +232,11 @@ class Turns:
         self.tried = True
 
     def _leave(self) -> bool:
-        """Note how the endpoint in use has done: one that failed in its own look is left out for longer and longer,
-        another one until the end of this look. Did it fail?"""
+        """Note how the endpoint in use has done: one that failed in its own look, or where there are no looks, is left
+        out for longer and longer, another one until the end of this look. Did it fail?"""
         used, chain = self.all[self.at], self.chain
         if failed := chain.lost and (self.tried or not used.lost):
-            if self.at == self.own:
+            if self.at == self.own or self.begun == -inf:
                 used.leave_out()
             used.out = True
         used.lost, used.form, self.tried = chain.lost, chain.form, False
@@ -228,32 +248,3 @@ class Turns:
             endpoint.url, endpoint.secret, endpoint.lost, endpoint.form,
         )  # fmt: skip
         self.chain.use(endpoint.node)
-
-
-def anywhere(chain: Connection, question: Callable[[], T]) -> T:
-    """The result at the first endpoint, from the present one on, where there is no error; the first error if there is
-    no such endpoint, and then it counts against none of them. For questions before a role begins, where an error ends
-    the command: an endpoint that is asked first at each start could prevent the role for ever, or delay it by slow
-    replies."""
-    if (turns := chain.turns) is None:
-        return question()
-    with turns.limited():
-        return _anywhere(chain, turns, question)
-
-
-def _anywhere(chain: Connection, turns: Turns, question: Callable[[], T]) -> T:
-    problems, noted = list[Exception](), [(e, e.lost, e.until, e.pause) for e in turns.all]
-    for _ in range(PASSES):
-        patience = turns.patience
-        for _ in noted:
-            try:
-                return question()
-            except VgameError as problem:
-                problems.append(problem)
-                chain.lost = chain.lost or isinstance(problem, ChainError)  # it is checked when its turn comes
-                chain.turn()
-        if turns.patience == patience:
-            break
-    for endpoint, *before in noted:
-        endpoint.lost, endpoint.until, endpoint.pause = before
-    raise problems[0]
