@@ -166,28 +166,32 @@ def test_a_deferral_is_ended_before_the_base_fee_outgrows_the_price_again() -> N
     assert raising(at(late + 1, replace(deferred, since=late)))
 
 
+AFTER = UNTIL + 4_000  # no request can be added
+
+
 @pytest.mark.parametrize("gas", [answer, dear])
 @pytest.mark.parametrize("beside", [0, 1, 9])
 def test_few_deferrals_take_a_price_to_the_budget(gas, beside: int) -> None:
     """The base fee is above the price in single blocks, between two looks."""
-    since = UNTIL - 4_000 - KEY // 2 - 1
+    since = AFTER - KEY // 2 - 1
     deferred, others = (
         replace(ASKED, price=BASE, since=since, deferred_at=since),
         chunks(10, price=BASE)[1 : beside + 1],
     )
-    level = LOSS // (len(others) + 1) // gas(0, 0)
+    level = SPEC.reward // (len(others) + 1) // gas(0, 0)
     raises, most = 0, 0
-    while (price := raised(at(UNTIL - 4_000, deferred, *others), gas)[0]) > deferred.price + 1:
+    while (price := raised(at(AFTER, deferred, *others), gas)[0]) > deferred.price + 1:
         deferred, raises, most = replace(deferred, price=price), raises + 1, price
     assert raises <= 8 and 0.7 * level < most <= level
 
 
-def test_one_wei_ends_a_deferral_beside_requests_that_need_the_room() -> None:
-    since = UNTIL - 4_000 - KEY // 2 - 1
-    two = [replace(r, since=since, deferred_at=since) for r in chunks(2, price=BASE)]
-    assert raised(at(UNTIL - 4_000, *two), dear) == dict.fromkeys(range(2), STEADY * BASE)
-    outgrown = replace(two[1], price=BASE - 1)
-    assert raised(at(UNTIL - 4_000, two[0], outgrown), dear)[0] == BASE + 1
+def test_one_wei_ends_a_deferral_while_other_requests_may_need_the_room() -> None:
+    """Those that the base fee has outgrown, or that are not made yet."""
+    for now, price in ((AFTER, STEADY * BASE), (UNTIL - 4_000, BASE + 1)):
+        since = now - KEY // 2 - 1
+        two = [replace(r, since=since, deferred_at=since) for r in chunks(2, price=BASE)]
+        assert raised(at(now, *two), dear) == dict.fromkeys(range(2), price)
+        assert raised(at(now, two[0], replace(two[1], price=BASE - 1)), dear)[0] == BASE + 1
 
 
 def test_raises_leave_time_to_decline() -> None:

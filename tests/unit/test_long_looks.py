@@ -15,9 +15,11 @@ from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import MOST_SHOWN, Chain
 from vgame.chain.game import JOBS, PAGE, Game
 from vgame.chain.records import MOST_REQUESTS, NOBODY, Level
-from vgame.chain.turns import LONGEST, OTHERS, PATIENCE, SHORTEST, STALE
+from vgame.chain.turns import LONGEST, MOST, OTHERS, PATIENCE, SENDS, SHORTEST, STALE
 from vgame.chain.wallet import Wallet
 from vgame.errors import ChainError, EndpointError, NotYet
+
+DEAD = "http://127.0.0.1:9"
 
 
 class Slow:
@@ -220,6 +222,66 @@ def test_failed_attempts_to_send_end_those_of_a_look_after_its_time(urls: list[s
         with pytest.raises((ChainError, NotYet)):
             turns.attempt(send)
     assert attempts == PATIENCE / 12
+
+
+def test_the_transactions_of_a_look_end_even_if_each_seems_to_have_an_effect(
+    urls: list[str], clock: list[float]
+) -> None:
+    """Its endpoint may show receipts without end."""
+    chain, begin = Chain(urls), clock[0]
+    turns = chain.turns
+    assert turns
+
+    def send() -> dict[str, int]:
+        for _ in range(3):
+            clock[0] += 4
+            chain.turn()
+        return {"status": 1}
+
+    chain.turn()
+    with pytest.raises(NotYet):
+        while True:
+            turns.attempt(send)
+    assert clock[0] - begin == SENDS * PATIENCE
+    chain.turn()
+    turns.attempt(send)
+
+
+@pytest.mark.parametrize("slow", [0.36, 4.0, 6.0])
+def test_failed_attempts_do_not_use_up_the_time_of_a_slower_endpoint(
+    urls: list[str], clock: list[float], slow: float
+) -> None:
+    """The third one is hostile; with two replies its own would be in the middle."""
+    chain = Chain(urls)
+    assert chain.turns
+    found = list[int]()
+
+    def fees() -> dict[str, int]:
+        for _ in range(3):
+            found.append(chain.middle(question))
+        raise ChainError("no money")
+
+    def question(eth: Any) -> int:
+        clock[0] += (0.3, slow, 0.01)[chain.endpoint]
+        return 10**6 if chain.endpoint == 2 else eth.block_number
+
+    while chain.endpoint != 2:
+        chain.turn()
+    for _ in range(12):
+        before = len(found)
+        with suppress(ChainError, NotYet):
+            chain.turns.attempt(fees)
+        assert found[before:][:1] < [10**6]
+
+
+@pytest.mark.parametrize("dead", range(2))
+def test_a_slow_endpoint_beside_a_dead_one_gets_its_time(urls: list[str], clock: list[float], dead: int) -> None:
+    chain = Chain([DEAD if n == dead else urls[n] for n in range(2)])
+    slow = Slow(chain, clock, 6.0, 6.0)
+    assert len(anywhere(chain, lambda: [slow.ask() for _ in range(16)])) == 16
+    looks = [slow.look(16) for _ in range(16)]
+    assert [seconds for endpoint, seconds in looks if endpoint != dead][-4:] == [96] * 4
+    assert chain.turns and chain.turns.patience <= MOST
 
 
 @pytest.mark.parametrize("seconds", [0.3, 7.0, 59.0])

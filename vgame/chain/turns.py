@@ -22,6 +22,8 @@ SHORTEST, LONGEST = 15.0, 300.0  # seconds for which an endpoint that failed is 
 PATIENCE = 60.0  # seconds of one look that the replies of its endpoint may take
 OTHERS = 6  # the part of it for each other endpoint, which takes transactions and shows counts, fees and receipts
 STALE = 600.0  # seconds after which requests without a new look are one of their own
+MOST = 16 * PATIENCE  # seconds, of the longest look
+SENDS = 3  # looks' times that the transactions of one look may take, even if all have an effect
 PASSES = 4  # over all endpoints that are too slow, before a question at the start of a command fails
 
 
@@ -73,6 +75,8 @@ class Turns:
         self.chain, self.all, self.at, self.own = chain, list(endpoints), 0, 0
         self.patience, self.begun = PATIENCE, -inf  # when the look began; before the first one there is no limit
         self.vain = 0.0  # seconds of this look that failed attempts took to send a transaction
+        self.sends = 0.0  # the same of all attempts
+        self.sending = False  # a transaction is sent, or waited for
         self.lacked = False  # in this look too few endpoints answered a question to all
         self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
         chain.checks.insert(0, self._try)
@@ -95,8 +99,13 @@ class Turns:
             )
 
     def next(self) -> None:
-        """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time."""
-        self._end_look(self._leave())
+        """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time. While
+        a transaction is waited for, the look goes on there."""
+        failed = self._leave()
+        if not self.sending:
+            self._end_look(failed)
+            self.begun, self.vain, self.sends, self.lacked = time.monotonic(), 0.0, 0.0, False
+        self._give_time()
         now, count = time.monotonic(), len(self.all)
         order = [(self.at + n) % count for n in range(1, count + 1)]
         ready = [n for n in order if self.all[n].until <= now]
@@ -111,19 +120,17 @@ class Turns:
             used.leave_out()
         elif not used.lost:
             used.until, used.pause = 0.0, SHORTEST
-        most = len(self.all) // 2 + 1
+        most = self.answering // 2 + 1
         others = max((e.spent for e in self.all if e is not used), default=0.0)
         used.late = used.spent >= self.patience or self.lacked
-        used.quick = used.spent <= self.patience / 4 and others <= self.patience / OTHERS / 2
-        self._begin()
+        used.quick = not used.lost and used.spent <= self.patience / 4 and others <= self.patience / OTHERS / 2
         if sum(e.late for e in self.all) >= most:
-            self._change_patience(2 * self.patience)
+            self._change_patience(min(2 * self.patience, MOST))
         elif self.patience > PATIENCE and sum(e.quick for e in self.all) >= most:
             self._change_patience(self.patience / 2)
 
-    def _begin(self) -> None:
-        """Of a look."""
-        self.begun, self.vain, self.lacked = time.monotonic(), 0.0, False
+    def _give_time(self) -> None:
+        """To all endpoints, as at the beginning of a look."""
         for endpoint in self.all:
             endpoint.spent, endpoint.out = 0.0, False
 
@@ -142,7 +149,8 @@ class Turns:
         with that time has not failed."""
         begin, used, lost = time.monotonic(), self.all[self.at], self.chain.lost
         if STALE < begin - self.begun < inf:
-            self._begin()  # other code than a role's asks
+            self.begun = begin  # other code than a role's asks
+            self._give_time()
         limit = self._limit(self.at) if self.begun > -inf else inf
         if used.spent >= limit:
             raise ChainError(f"the replies of {used.url} to one look took {used.spent:.0f} s: another endpoint is next")
@@ -156,18 +164,24 @@ class Turns:
 
     def attempt(self, send: Callable[[], Any]) -> Any:
         """The receipt of a transaction, sent by this function. NotYet after a transaction of this look that reverted,
-        or failed attempts that took too long: the endpoint of the look may invent duties without end."""
-        if self.vain >= self.patience and self.begun > -inf:
+        or if attempts took too long: the endpoint of the look may invent duties, and receipts, without end. Each
+        attempt gives the others their time again, which an earlier one may have used up on purpose."""
+        if (self.vain >= self.patience or self.sends >= SENDS * self.patience) and self.begun > -inf:
             raise NotYet(
-                f"transactions had no effect in a look at {self.all[self.own].url}: the next look is that of another "
-                "endpoint"
+                f"transactions had no effect, or took long, in a look at {self.all[self.own].url}: the next look is "
+                "that of another endpoint"
             )
-        begin, before, receipt = time.monotonic(), self.vain, None
+        for endpoint in self.all:
+            if endpoint is not self.all[self.own]:
+                endpoint.spent = 0.0
+        begin, receipt, self.sending = time.monotonic(), None, True
         try:
             receipt = send()
         finally:
+            self.sending, seconds = False, time.monotonic() - begin
+            self.sends += seconds
             if receipt is None:
-                self.vain = before + time.monotonic() - begin
+                self.vain += seconds
             elif receipt["status"] != 1:
                 self.vain = inf
         return receipt
@@ -189,7 +203,8 @@ class Turns:
         """Before the first look: each endpoint that is asked in this context has the time of a look."""
         begun = self.begun
         if begun == -inf:
-            self._begin()
+            self.begun = time.monotonic()
+            self._give_time()
         try:
             yield
         finally:

@@ -304,10 +304,10 @@ def price_of(s: Snapshot, places: Sequence[Place], gas: Gas) -> int | None:
 def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas, times: int = STEADY) -> dict[int, int]:
     """By request the prices to which it is raised. Those that the base fee has outgrown: all of them or, while it can
     be declined, none; later as many as the room allows, for one that stays open holds the key back. Open requests that
-    the base fee has outgrown, but which are not due yet, keep their share of the room. Of the others, if they are
-    alone: `times` their price, as far as all open requests can have that price; at least one wei more. The
-    trainer defers one again only in a block whose base fee is above its price, and an answer is paid at the base fee
-    of its block, so what it does not need comes back."""
+    the base fee has outgrown, but which are not due yet, keep their share of the room. The others get one wei more;
+    after the confirm window, when no request can be added, if they are alone, `times` their price, as far as all open
+    requests can have that price. The trainer defers one again only in a block whose base fee is above its price, and
+    an answer is paid at the base fee of its block, so what it does not need comes back."""
     requests = [duty.request for duty in duties if duty.request is not None]
     outgrown = [r for r in requests if s.base > r.price]
     later = [r for r in s.open if s.base > r.price and r not in outgrown]
@@ -320,7 +320,7 @@ def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas, times: int = STEADY
         return (room(s, gas) + bound(some, gas) - len(some) * s.own) // gas_of(some)
 
     found = {r.index: r.price + 1 for r in kept}
-    if kept and not outgrown:
+    if kept and not outgrown and not undecided(s):
         more = (room(s, gas) - len(kept) * s.own) // gas_of(kept)
         found = {r.index: max(r.price + 1, min(times * r.price, level(s.open), r.price + more)) for r in kept}
     while outgrown:
