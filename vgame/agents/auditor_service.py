@@ -18,9 +18,10 @@ from vgame.agents.staking import Staking
 from vgame.chain.final import MOMENT, Lasting, final_jobs
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Job, JobSpec, Phase
+from vgame.chain.turns import has_computed_long
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.claim_view import ClaimView
-from vgame.dispute.player import DISPUTE_GAS
+from vgame.dispute.player import DISPUTE_GAS, one_of
 from vgame.dispute.stakes import Stakes
 from vgame.errors import Abstain
 from vgame.execute.devices import use_device
@@ -203,7 +204,8 @@ class AuditorService:
             end = view.job.since + view.job.spec.challenge_window
             duties.append(((end > first, end), job, partial(self.open, job, view)))
         duties += [((2, 0), job, partial(self.auditors[job].others, view)) for job, view in views.items()]
-        return any(self.attempt(job, duty) for _, job, duty in sorted(duties, key=lambda duty: duty[0]))
+        ordered = [partial(self.attempt, job, duty) for _, job, duty in sorted(duties, key=lambda duty: duty[0])]
+        return one_of(ordered, partial(has_computed_long, self.game.chain))
 
     def compares(self, job: bytes, view: ClaimView) -> bool:
         """Is there a claim, and a run to compare it with? The run of a claim never changes: a dispute based on it may

@@ -28,8 +28,8 @@ from vgame.agents.config import KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIAB
 from vgame.errors import VgameError
 from vgame.system.progress import fail
 
-#: By rank; an endpoint can invent the last ones in any number. Alarms of the kind "bond" come after all of them, since
-#: other accounts can cause them in any number.
+#: By rank, after the alarms that more than half of the endpoints show; one endpoint can invent any number of others.
+#: Alarms of the kind "bond" come after all of them, since other accounts can cause them in any number.
 NOTIFIED = ("alarm", "over", "phase", "verdict", "dispute")
 LIMIT = 30.0  # maximum seconds for one command
 WAITING = 100  # maximum number of queued events of each rank; further events are dropped
@@ -54,6 +54,7 @@ def notify(command: str, role: str, limit: float = LIMIT) -> Callable[[str, dict
     def hear(event: str, fields: dict[str, Any]) -> None:
         if event in NOTIFIED:
             rank = len(NOTIFIED) if fields.get("kind") == "bond" else NOTIFIED.index(event)
+            rank -= bool(fields.get("confirmed")) and rank == 0
             line = {"time": round(time.time(), 3), "role": role, "event": event}
             if sum(waits == rank for waits, *_ in list(events.queue)) < WAITING:
                 events.put((rank, next(numbers), json.dumps(line | fields, default=str) + "\n"))

@@ -6,9 +6,11 @@ In: a game (read only). Out: plain data, from the chain only; an own run can be 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from rich.table import Table
@@ -16,6 +18,7 @@ from rich.table import Table
 from vgame.agents.news import ENDS
 from vgame.agents.retry import Retry
 from vgame.agents.times import countdown
+from vgame.chain.final import most
 from vgame.chain.game import Game
 from vgame.chain.records import IN_DELIVERY, Dispute, Job, Phase, Standing, Status, Turn, delivery_window
 from vgame.dispute.player import DISPUTE_GAS
@@ -193,6 +196,7 @@ def _course(d: DisputeState) -> str:
 
 
 Place = tuple[str, str | None, int | None]  # an alarm's kind, job and dispute
+Shown = dict[int, set[Place]]  # by endpoint: the alarms of its last look
 
 
 @dataclass(frozen=True)
@@ -282,31 +286,37 @@ def watch(
     alarms, or that there are none, and return their number."""
     look = partial(_report_alarms, game, reporter, account, forecast, clients)
     if once:
-        found, jobs = look(set()), len(jobs_of(game, clients=clients))
+        found, jobs = look({}), len(jobs_of(game, clients=clients))
         if not found:
             reporter.emit("calm", f"no alarm in {jobs} job{'' if jobs == 1 else 's'}", jobs=jobs)
         return len(found)
-    standing: set[Place] = set()
+    standing: Shown = {}
     retry = Retry(reporter, every)
     while True:
         with retry:
-            standing = look(standing)
+            look(standing)
             time.sleep(every)
 
 
 def _report_alarms(
     game: Game, reporter: Reporter, account: str, forecast: Forecast | None, clients: Sequence[str],
-    standing: set[Place],
+    standing: Shown,
 ) -> set[Place]:  # fmt: skip
-    """Report the alarms that are new since `standing` and those that are over; returns the present ones."""
+    """Report the alarms that no endpoint has shown before, those that more than half of the endpoints show now
+    (`confirmed`), and those that none shows any more; returns the present ones. One endpoint could invent many."""
     game.chain.turn()
     with game.chain.pinned():
         sounding = alarms(game, account, forecast() if forecast else None, clients)
         found = {(a.kind, a.job, a.dispute): a for a in sounding}
+    before, needed = Counter(chain.from_iterable(standing.values())), most(game.chain)
+    gone = standing.get(game.chain.endpoint, set()) - found.keys()
+    new = found.keys() - standing.get(game.chain.endpoint, set())
+    standing[game.chain.endpoint] = set(found)
     for key, alarm in found.items():
-        if key not in standing:
-            place = {"job": alarm.job, "dispute": alarm.dispute}
+        if key in new and before[key] in (0, needed - 1):
+            place = {"job": alarm.job, "dispute": alarm.dispute, "confirmed": before[key] == needed - 1}
             reporter.emit("alarm", f"{alarm.kind}: {alarm.text}", kind=alarm.kind, message=alarm.text, **place)
-    for kind, job, dispute in standing - set(found):
-        reporter.emit("over", f"{kind}: over", kind=kind, job=job, dispute=dispute)
+    for kind, job, dispute in gone:
+        if before[kind, job, dispute] == 1:
+            reporter.emit("over", f"{kind}: over", kind=kind, job=job, dispute=dispute)
     return set(found)

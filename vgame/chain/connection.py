@@ -119,13 +119,13 @@ class Chain:
         """Send a signed transaction to all endpoints; the first one's error if none takes it."""
         self._from_all(lambda eth: eth.send_raw_transaction(raw))
 
-    def middle(self, question: Callable[[Any], int]) -> int:
-        """The middle one of all endpoints' replies, right if most are; of two, that of this endpoint, or next to it."""
+    def middle(self, question: Callable[[Any], int], lower: bool = False) -> int:
+        """The middle one of all replies, right if most are. Of an even number, the `lower` one, or this endpoint's."""
         replies = self._from_all(question)
         if self.turns:
             self.turns.check_enough(len(replies))
         low, high = (sorted(replies)[n // 2] for n in (len(replies) - 1, len(replies)))
-        return min(max(replies[0], low), high)
+        return low if lower else min(max(replies[0], low), high)
 
     def _from_all(self, question: Callable[[Any], T]) -> list[T]:
         """The replies of all endpoints that answer; the first one's error if none does."""
@@ -303,12 +303,12 @@ class Chain:
         """Base fee and usual tip, wei per gas, at this endpoint, or (`of_all`) the middle ones of all. The block maker
         receives the tip and may ask for too much, so a large tip is accepted only with a large base fee."""
         tip = self.asked_tip(of_all)
-        base = self.middle(_base_fee) if of_all else self.block().base_fee
+        base = self.middle(_base_fee, lower=True) if of_all else self.block().base_fee
         return base, min(tip, max(USUAL_TIP, base))
 
     def asked_tip(self, of_all: bool = False) -> int:
         """The tip that the node proposes, without an upper bound, wei per gas."""
-        return self.middle(_tip) if of_all else self.ask(lambda: _tip(self.web3.eth))
+        return self.middle(_tip, lower=True) if of_all else self.ask(lambda: _tip(self.web3.eth))
 
     def final_time(self, most: int = FINALITY) -> int:
         """Time of the last final block, which no reorganisation undoes. If the node does not name it, 15 minutes (or

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Protocol, TypeVar
 
 from vgame.chain.http import replies_until
-from vgame.errors import ChainError, NotYet, VgameError
+from vgame.errors import ChainError, NotYet, Paused, VgameError
 
 T = TypeVar("T")
 
@@ -24,6 +24,9 @@ OTHERS = 6  # the part of it for each other endpoint, which takes transactions a
 STALE = 600.0  # seconds after which requests without a new look are one of their own
 MOST = 16 * PATIENCE  # seconds, of the longest look
 SENDS = 3  # looks' times that the transactions of one look may take, even if all have an effect
+TRIES = 10  # failed attempts in one look
+GAP = 2.0  # seconds between two requests that are computing; receipts are asked for more often
+COMPUTED = 15.0  # seconds of computing, a block's time: the rest of the look's duties waits for the next look
 PASSES = 4  # over all endpoints that are too slow, before a question at the start of a command fails
 
 
@@ -76,7 +79,8 @@ class Turns:
         self.patience, self.begun = PATIENCE, -inf  # when the look began; before the first one there is no limit
         self.vain = 0.0  # seconds of this look that failed attempts took to send a transaction
         self.sends = 0.0  # the same of all attempts
-        self.sending = False  # a transaction is sent, or waited for
+        self.sending = -inf  # when the present attempt to send a transaction began
+        self.asked, self.computed = -inf, 0.0  # end of the last request; seconds between requests in this look
         self.lacked = False  # in this look too few endpoints answered a question to all
         self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
         chain.checks.insert(0, self._try)
@@ -102,9 +106,10 @@ class Turns:
         """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time. While
         a transaction is waited for, the look goes on there."""
         failed = self._leave()
-        if not self.sending:
+        if self.sending == -inf:
             self._end_look(failed)
             self.begun, self.vain, self.sends, self.lacked = time.monotonic(), 0.0, 0.0, False
+            self.asked, self.computed = self.begun, 0.0
         self._give_time()
         now, count = time.monotonic(), len(self.all)
         order = [(self.at + n) % count for n in range(1, count + 1)]
@@ -113,14 +118,15 @@ class Turns:
         self.own = self.at
 
     def _end_look(self, failed: bool) -> None:
-        """An endpoint whose replies took half of the time is left out for a while, as one that failed is. The time of a
-        look is doubled when most endpoints took too long, and halved again when most are quick."""
-        used = self.all[self.own]
-        if used.spent > self.patience / 2 and not failed:
+        """An endpoint whose replies took half of the time is left out for a while, as one that failed is, if most
+        others are ready. The time of a look is doubled when most endpoints took too long, and halved again when most
+        are quick."""
+        used, now, most = self.all[self.own], time.monotonic(), self.answering // 2 + 1
+        ready = sum(e.until <= now for e in self.all if e is not used)
+        if used.spent > self.patience / 2 and not failed and ready >= most:
             used.leave_out()
         elif not used.lost:
             used.until, used.pause = 0.0, SHORTEST
-        most = self.answering // 2 + 1
         others = max((e.spent for e in self.all if e is not used), default=0.0)
         used.late = used.spent >= self.patience or self.lacked
         used.quick = not used.lost and used.spent <= self.patience / 4 and others <= self.patience / OTHERS / 2
@@ -152,36 +158,56 @@ class Turns:
             self.begun = begin  # other code than a role's asks
             self._give_time()
         limit = self._limit(self.at) if self.begun > -inf else inf
+        self.computed += self._gap(begin)
+        if min(self.sending, self.begun) > -inf and self.sends + begin - self.sending >= SENDS * self.patience:
+            raise self._too_long()
         if used.spent >= limit:
             raise ChainError(f"the replies of {used.url} to one look took {used.spent:.0f} s: another endpoint is next")
         try:
             with replies_until(begin + limit - used.spent):
                 yield
         finally:
-            used.spent += time.monotonic() - begin
+            self.asked = time.monotonic()
+            used.spent += self.asked - begin
             if used.spent >= limit:
                 self.chain.lost = lost
 
+    def _gap(self, now: float) -> float:
+        """Seconds since the last request in which something was computed."""
+        return now - self.asked if now - self.asked > GAP and self.asked > -inf else 0.0
+
+    @property
+    def has_computed_long(self) -> bool:
+        return self.begun > -inf and self.computed + self._gap(time.monotonic()) >= COMPUTED
+
+    def _too_long(self) -> NotYet:
+        return NotYet(
+            f"transactions had no effect, or took long, in a look at {self.all[self.own].url}: the next look is that "
+            "of another endpoint"
+        )
+
     def attempt(self, send: Callable[[], Any]) -> Any:
         """The receipt of a transaction, sent by this function. NotYet after a transaction of this look that reverted,
-        or if attempts took too long: the endpoint of the look may invent duties, and receipts, without end. Each
-        attempt gives the others their time again, which an earlier one may have used up on purpose."""
+        or if attempts failed too often or took too long, this one included: the endpoint of the look may invent duties,
+        and receipts, without end. Each attempt gives the others their time again, which an earlier one may have used up
+        on purpose."""
         if (self.vain >= self.patience or self.sends >= SENDS * self.patience) and self.begun > -inf:
-            raise NotYet(
-                f"transactions had no effect, or took long, in a look at {self.all[self.own].url}: the next look is "
-                "that of another endpoint"
-            )
+            raise self._too_long()
         for endpoint in self.all:
             if endpoint is not self.all[self.own]:
                 endpoint.spent = 0.0
-        begin, receipt, self.sending = time.monotonic(), None, True
+        begin = self.sending = time.monotonic()
+        least, receipt = self.patience / TRIES, None
         try:
             receipt = send()
+        except Paused:
+            least = 0.0  # nothing was sent
+            raise
         finally:
-            self.sending, seconds = False, time.monotonic() - begin
+            self.sending, seconds = -inf, time.monotonic() - begin
             self.sends += seconds
             if receipt is None:
-                self.vain += seconds
+                self.vain += max(seconds, least)
             elif receipt["status"] != 1:
                 self.vain = inf
         return receipt
@@ -263,3 +289,8 @@ class Turns:
             endpoint.url, endpoint.secret, endpoint.lost, endpoint.form,
         )  # fmt: skip
         self.chain.use(endpoint.node)
+
+
+def has_computed_long(chain: Connection) -> bool:
+    """Of several endpoints, has the look at one of them caused so much computing that other looks come first?"""
+    return chain.turns is not None and chain.turns.has_computed_long

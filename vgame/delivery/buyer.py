@@ -288,10 +288,12 @@ class Buyer(Calls):
     def _until(self, end: int, s: Snapshot) -> Iterator[None]:
         """Nothing is fetched after a time of the chain; if that is over, a look lasts as long as `short_look`.
         It lasts half of the confirm window at most, by the own clock too, for the time that the snapshot shows
-        may be false. Half of it is for the logs of answers, if there are some."""
+        may be false; with several endpoints no longer than `short_look`, so that the next one is asked. Half of it is
+        for the logs of answers, if there are some."""
         answers = any(r.answered_at and not r.dropped for r in s.requests)
         window = s.job.spec.confirm_window
-        spell = min(end - s.now, window // 2) if end > s.now else short_look(s) + 1
+        longest = short_look(s) if self.game.chain.turns else window // 2
+        spell = min(end - s.now, longest) if end > s.now else short_look(s) + 1
         now = time.monotonic()
         self._server = Deadline(s.now + spell, now + (spell / 2 if answers else spell))
         self._logs = Deadline(s.now + spell + REPLY_TIMEOUT, now + spell + REPLY_TIMEOUT)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from vgame.chain.final import MOMENT, Lasting
 from vgame.chain.records import Dispute, Job, Level, Phase, Standing, Status, Turn
+from vgame.chain.turns import has_computed_long
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import subtree_path
 from vgame.dispute.claim_view import ClaimView, Entry, Node, Viewer
@@ -55,9 +56,8 @@ class Auditor(Viewer):
         self.game.chain.turn()
         with self.game.chain.pinned():
             view = self.view()
-            return one_of(
-                [*(move for _, move in self.moves(view)), partial(self.others, view), partial(self.open, view)]
-            )
+            duties = [*(move for _, move in self.moves(view)), partial(self.others, view), partial(self.open, view)]
+            return one_of(duties, partial(has_computed_long, self.game.chain))
 
     def view(self, job: Job | None = None) -> ClaimView:
         """The claim as the chain shows it; `job`: the job if it was already read."""
@@ -129,7 +129,7 @@ class Auditor(Viewer):
                 if refusal.name != "AlreadyDisputed":
                     raise
                 if self.stakes:
-                    self.stakes.record(view.claim)
+                    self.stakes.believe(view.claim)
                 raise NotYet(
                     f"{self.game.chain.url} does not show the dispute of {self.address} on this claim, but the "
                     "contract has it: the endpoint lags, or is wrong; if this continues, use another endpoint"

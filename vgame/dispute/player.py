@@ -206,9 +206,9 @@ def lapsed(account: str, job: Job, now: int, standings: Sequence[Standing]) -> l
     return [s.number for s in over if last or s.number not in mine]
 
 
-def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
-    """Try the duties in order, also after an error, until one has an effect. True if one had; otherwise the first error
-    is raised, if there was one."""
+def one_of(duties: Iterable[Callable[[], bool]], is_over: Callable[[], bool] = lambda: False) -> bool:
+    """Try the duties in order, also after an error, until one has an effect, or until `is_over`. True if one had;
+    otherwise the first error is raised, if there was one."""
     problems = []
     for duty in duties:
         try:
@@ -217,6 +217,8 @@ def one_of(duties: Iterable[Callable[[], bool]]) -> bool:
         except Exception as problem:
             problems.append(problem)
             log.info("a duty failed: %s", problem)
+        if is_over():
+            break
     if problems:
         raise problems[0]
     return False

@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vgame.chain.final import most
 from vgame.chain.game import Game
 from vgame.errors import StoreError, VgameError
 from vgame.system.files import write_atomic
 
+MOST_REFUSED = 1_000  # claims in memory
 log = logging.getLogger(__name__)
 
 
@@ -29,6 +31,7 @@ class Stakes:
         self.game, self.wallet, self.path = game, game.wallet, path
         self.claims = self._read()
         self.sent: dict[str, list[bytes]] = {}  # by claim: hashes of the stakes of this process
+        self.refused: dict[str, set[int]] = {}  # by claim: endpoints that refused a stake because there is one
 
     @classmethod
     def beside(cls, run: Path, game: Game) -> Stakes:
@@ -60,6 +63,16 @@ class Stakes:
             yield
         finally:
             self.wallet.before = None
+
+    def believe(self, claim: str) -> None:
+        """Record a stake of another process, once more than half of the endpoints show that there is one: one could
+        invent any number of them."""
+        endpoints = self.refused.setdefault(claim, set())
+        endpoints.add(self.game.chain.endpoint)
+        if len(self.refused) > MOST_REFUSED:
+            del self.refused[next(iter(self.refused))]
+        if len(endpoints) >= most(self.game.chain):
+            self.record(claim)
 
     def record(self, claim: str) -> None:
         """Add a claim to the record; another process may have added others. A full disk keeps no false claim from its

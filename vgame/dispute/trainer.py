@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vgame.chain.final import Lasting, final_jobs
 from vgame.chain.records import ENDED, NOBODY, Dispute, Job, Level, Phase, Turn
+from vgame.chain.turns import has_computed_long
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth, run_tree
 from vgame.commit.words import LEAF_WORDS, leaf_bytes, words_tree
@@ -197,7 +198,7 @@ class Trainer(Player):
             later = (s.dispute for s in waiting[1:])
             self.prefetch_segments([d.index + 1 for d in later if d.level is Level.RUN and d.height == 0])
         answers = [partial(self.serve, job, s.number, s.dispute) for s in waiting]
-        return one_of([*answers, partial(self.sweep, job, standings)])
+        return one_of([*answers, partial(self.sweep, job, standings)], partial(has_computed_long, self.game.chain))
 
     def serve(self, job: Job, number: int, d: Dispute) -> bool:
         """Answer a dispute, unless a recent answer to another dispute also answers this one: a node is paid for

@@ -105,7 +105,7 @@ def truncate(path: Path, size: int) -> None:
 def remove_halves(folder: Path) -> None:
     """Remove what writers that were killed left in a folder."""
     for half in folder.glob(f".*{HALF}"):
-        with suppress(OSError), open(half, "rb") as file:  # BlockingIOError: its writer lives
+        with suppress(OSError), open(half, "rb", opener=no_link) as file:  # BlockingIOError: its writer lives
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             half.unlink()
 
