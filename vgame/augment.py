@@ -331,7 +331,7 @@ def _turned(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     return torch.stack([most - spread * torch.minimum(p, 4 - p).clamp(0, 1) for p in places], 1)
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 def _check_images(module: nn.Module, images: torch.Tensor) -> None:

@@ -41,5 +41,5 @@ __all__ = [
 
 
 def is_native() -> bool:
-    """Whether sums are the library's own, in ordinary ways: neither replaced nor measured at its worst."""
+    """Whether sums are computed by the usual kernels: neither replaced (`using`) nor timed in the worst case."""
     return vendor() is NATIVE and not is_at_worst()

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Function(IntEnum):
-    """What a `map` computes for one element. f = binary32 word, i = int32 word (two's complement)."""
+    """The function that a `map` computes for one element. f = binary32 word, i = int32 word (two's complement)."""
 
     # binary32 -> binary32
     NEG = 1

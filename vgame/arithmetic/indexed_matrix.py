@@ -129,7 +129,7 @@ class PlacedMatrix(_Folded):
         return self.memory[self.rows.unsqueeze(2) + self.columns]
 
 
-#: What a product or a sum reads.
+#: An operand of a product or a sum.
 Matrix = Tensor | IndexedMatrix | PlacedMatrix
 
 

@@ -65,7 +65,7 @@ def prepare(
 
     reporter, losses = Reporter(json), losses_of(against) if against else ()
     bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter, seconds_of(validate), losses)
-    reporter.emit("validated", **bundle.validation)  # people have read it in the output of prepare
+    reporter.emit("validated", **bundle.validation)  # as text it is already in the output of prepare
     reporter.stage("hashes and writes the bundle")
     save_bundle(bundle, out)
     if cost := bundle.forecast:

@@ -25,9 +25,9 @@ from vgame.cli.options import (
     Workers,
     app,
     check_number,
-    heard,
     job_app,
     job_id,
+    role_reporter,
     seat_of,
     wei_of,
 )
@@ -148,10 +148,10 @@ def delegate(
     from vgame.agents.config import open_game
     from vgame.chain.records import checksum_address
 
-    who = checksum_address(account)
-    open_game(seat).send("setDelegate", identity, who, not remove)
-    text = f"{who} {'answers no longer' if remove else 'may answer'} for the trainer of job {identity.hex()}"
-    Reporter(json).emit("delegated", text, job=identity.hex(), account=who, allowed=not remove)
+    address = checksum_address(account)
+    open_game(seat).send("setDelegate", identity, address, not remove)
+    text = f"{address} {'answers no longer' if remove else 'may answer'} for the trainer of job {identity.hex()}"
+    Reporter(json).emit("delegated", text, job=identity.hex(), account=address, allowed=not remove)
 
 
 @app.command(rich_help_panel=ON_CHAIN)
@@ -184,7 +184,7 @@ def trainer(
 
     if own_rank() and not delegate:
         return follow_trainer(seat)
-    reporter = heard("delegate" if delegate else "trainer", metrics, log_json, json, notify)
+    reporter = role_reporter("delegate" if delegate else "trainer", metrics, log_json, json, notify)
 
     identity = job_id(job)
     phase = run_delegate(seat, identity, reporter) if delegate else run_trainer(seat, identity, reporter, any_terms)
@@ -274,7 +274,7 @@ def auditor(
 
     named = {"jobs": frozenset(map(job_id, job or ())), "clients": frozenset(map(checksum_address, client or ()))}
     limits = Limits(wei_of(max_bond), any_terms, **named, hunt=hunt)
-    run_auditor(seat, heard("auditor", metrics, log_json, json, notify), limits, once)
+    run_auditor(seat, role_reporter("auditor", metrics, log_json, json, notify), limits, once)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -293,9 +293,9 @@ def status(
     from vgame.chain.records import checksum_address
 
     only = job_id(job) if job else None
-    who = checksum_address(account) if account else None
+    address = checksum_address(account) if account else None
     clients = tuple(map(checksum_address, client or ()))
-    show_status(open_reading(rpc, game), Reporter(json), only, who, 2.0 if follow else None, clients)
+    show_status(open_reading(rpc, game), Reporter(json), only, address, 2.0 if follow else None, clients)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -313,8 +313,8 @@ def why(
     from vgame.chain.deployment import open_reading
     from vgame.chain.records import checksum_address
 
-    who, roles = checksum_address(account) if account else None, [role.value] if role else list(ROLES)
-    explain(open_reading(rpc, game), job_id(job), roles, who, Reporter(json))
+    address, roles = checksum_address(account) if account else None, [role.value] if role else list(ROLES)
+    explain(open_reading(rpc, game), job_id(job), roles, address, Reporter(json))
 
 
 def _explain_order(rpc: Sequence[str], game: str, job: str, bundle: Path, role: str, json: bool) -> None:
@@ -353,7 +353,7 @@ def monitor(
     check_number("--every", every, 0.1, 86_400)
     if (bundle is None) != (store is None):
         raise VgameError("--bundle and --store belong together: both are needed to compare claims with the own run")
-    contract, who = open_reading(rpc, game), checksum_address(account)
+    contract, address = open_reading(rpc, game), checksum_address(account)
     forecast = None
     if bundle is not None and store is not None:
         from vgame.agents.client import forecast as own_roots
@@ -362,7 +362,7 @@ def monitor(
     clients = tuple(map(checksum_address, client or ()))
     reporter = Reporter(json)
     observe(reporter, "monitor", command=notify)
-    found = watch(contract, reporter, who, forecast, every, once, clients)
+    found = watch(contract, reporter, address, forecast, every, once, clients)
     raise typer.Exit(1 if found else 0)
 
 

@@ -100,7 +100,7 @@ def seat_of(
     return AgentConfig(tuple(rpc), game, bundle, store, device, 1, 0.2, log, tuple(published), workers, chain_id)
 
 
-def heard(role: str, metrics: str | None, log: Path | None, json: bool, notify: str | None = None) -> Reporter:
+def role_reporter(role: str, metrics: str | None, log: Path | None, json: bool, notify: str | None = None) -> Reporter:
     """A role's reporter, with its listeners."""
     from vgame.agents.telemetry import observe
 

@@ -44,8 +44,8 @@ def train_offline(
             raise VgameError(
                 "--profile measures one process, and several ranks were started; leave it out, or start one"
             )
-        heard = (reporter, capturing) if own_rank() == 0 else (NULL_PROGRESS, NULL_PROGRESS)
-        store = train_shared(source, run, device, keep, *heard, timeout=timeout, check=check, metrics=metrics)
+        listeners = (reporter, capturing) if own_rank() == 0 else (NULL_PROGRESS, NULL_PROGRESS)
+        store = train_shared(source, run, device, keep, *listeners, timeout=timeout, check=check, metrics=metrics)
         if store is None:
             return
     else:
@@ -72,8 +72,8 @@ def audit_offline(
     order: Path | None = None, workers: Workers = ALONE,
 ) -> bool:  # fmt: skip
     """Audit and report the result; True if all match."""
-    heard = NULL_PROGRESS if own_rank() else reporter
-    audit = audit_by_all(run, device, segment, sample, seed, heard, order, workers)
+    listener = NULL_PROGRESS if own_rank() else reporter
+    audit = audit_by_all(run, device, segment, sample, seed, listener, order, workers)
     reporter.close()
     if own_rank():
         return audit.finding.differs is None
@@ -110,7 +110,7 @@ def report_job(bundle: Bundle, reporter: Reporter) -> None:
 
 
 def verdict(store: Store, chosen: list[int], finding: Finding, drawn: bool) -> str:
-    """One sentence: MATCH or NO MATCH, of what."""
+    """One sentence: MATCH or NO MATCH, and the compared values."""
     roots = f"theirs {finding.theirs}, mine {finding.mine}"
     if finding.kept:
         return (

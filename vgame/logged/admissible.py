@@ -56,8 +56,8 @@ class Enclosure:
 
     @property
     def chance(self) -> float:
-        """The probability of that for a sum of this size and bound at a random place of its cell: 2 e / ulp, at most
-        1."""
+        """The probability that more than one word is admissible, for a sum of this size and bound at a random place of
+        its cell: 2 e / ulp, at most 1."""
         return float(min(1, 2 * self.bound / ulp(self.exact, self.bits)))
 
     def end(self, entry: Direction) -> int:

@@ -68,10 +68,10 @@ class Site:
     """One sum operator of one step. `given` is None while the trainer records; `look` receives (positions, s, e) of
     every tile's elements.
 
-    After the sum: `found` are the entries made, `corrections` (position, word's value) where an entry changed the
-    auditor's own rounding, `doubtful` the positions of entries for which integers must decide, `refused` of
-    inadmissible ones, `beside` of those that change no word and whose admissibility only integers can decide; `exact`
-    counts the elements summed exactly.
+    After the sum: `found`: the entries made. `corrections`: (position, word's value) where an entry changed the
+    auditor's own rounding. `doubtful`: positions of entries that only integers can decide; `refused`: of inadmissible
+    entries; `beside`: of entries that change no word, but whose admissibility only integers can decide. `exact`: number
+    of elements summed exactly.
     """
 
     bits: int
@@ -252,11 +252,11 @@ def _follow(x, up, e, scale, more, out, fates):
 def _follow_by_passes(s: Tensor, up: Tensor, e: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """(words, effects of the entries: TAKEN, DOUBTFUL, REFUSED and BESIDE, added up) of sums s with entries `up`.
 
-    Where s +- e lies inside one cell, the exact sum does too. An end that is not RN_b(s) is then refused where s +- 2 e
-    does not reach the midpoint, for s and the exact sum may each be off by e. Where e is at most a 16th of half a width
-    and s +- e reaches an end of the cell, all that lies within 2 e of s is nearer to that end than to any midpoint (the
-    other cell there may have half the width): the end is the word, and no trainer's sum is so near a midpoint that it
-    is logged.
+    If s +- e lies inside one cell, so does the exact sum. An entry for the end that is not RN_b(s) is then refused if
+    s +- 2 e does not reach the midpoint: the trainer's sum and s may each differ from the exact sum by e. If e is at
+    most a 16th of half a width and s +- e reaches an end of the cell, every value within 2 e of s is nearer to that end
+    than to any midpoint (the other cell there may have half the width). So the end is the word, and no trainer's sum
+    is near enough to a midpoint to be logged.
     """
     copied, own = copy_entries(s, bits, up), round_tensor(s, bits) + 0.0
     _, half, distance = cells(s, bits)

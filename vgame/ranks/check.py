@@ -119,7 +119,8 @@ def _name(
     player: int,
     index: int,
 ) -> str:
-    """The sentence about a difference in the part of the rank after `player`, which noticed it; called by all ranks."""
+    """The error message for a difference in the part of the rank after `player`. `player` has found the difference;
+    all ranks call this."""
     group, operator = own.group, own.program.operators[index]
     keep = frozenset({index, *(ref.index for ref, _, _ in operand_refs(operator) if ref.cls is RefClass.OPERATOR)})
     mine, other = Traced(keep), Traced(keep)

@@ -173,7 +173,7 @@ def _health(timeout: float) -> Health:
     return Health(*stores, dist.get_rank(), dist.get_world_size(), timeout)
 
 
-# ---- what all must have alike ----
+# ---- facts that must be equal on all ranks ----
 
 
 def library() -> dict[str, str]:

@@ -51,7 +51,7 @@ def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) 
                 _print(segment=[root.hex() for root in found])
                 continue
             first, last, begin = map(int, line.split())
-            if store.nearest(first - 1) < begin:  # a server could so cause the execution of each part from step 1
+            if store.nearest(first - 1) < begin:  # else a server could force each part to start at step 1
                 raise StoreError(f"the state of checkpoint {begin} was there and is gone; audit the run again")
             part = list(range(first, last + 1))
             finding = audit_kept(store, part) or audit_parts(store, executor, part, NULL_PROGRESS)

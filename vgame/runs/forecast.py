@@ -101,8 +101,8 @@ def _measured(store: Store, stepper: Stepper, found: Forecast) -> Forecast:
 
 
 def _log_growth(store: Store, stepper: Stepper, steps: int) -> int:
-    """Bytes that a log likely grows by in so many steps: as in those that were just measured, which are not the
-    run's."""
+    """Expected growth of the log in so many steps, in bytes: the mean of the steps just measured, times their number.
+    The measured steps are not part of the run."""
     if not (isinstance(store, LoggedStore) and isinstance(stepper, LoggedExecutor)):
         return 0
     logged = [FRAME + len(store.log.sections(*made)) for made in stepper.made.items()]

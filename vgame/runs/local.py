@@ -61,8 +61,8 @@ def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
 
 
 def copy_bundle(bundle: Bundle, run: Path) -> None:
-    """Write a bundle to a role's run, which can then be audited and copied like any run. INVARIANT: written is what was
-    read as a bundle; other files in a stranger's folder, and links, are not touched."""
+    """Write a bundle to a role's run, which can then be audited and copied like any run. INVARIANT: only the content
+    that was read as the bundle is written; other files of its folder, and links, are not copied."""
     if not (run / "job" / "spec.json").exists():
         save_bundle(bundle, run / "job")
 

@@ -158,7 +158,7 @@ class Published:
             source.fetch(f"job/{name}", offset + words, job / name, only=True)
         return load_bundle(job)
 
-    # ---- what is committed ----
+    # ---- roots and losses ----
 
     def committed(self, source: Source, bundle: Bundle) -> Store:
         """Fetch the run without its states from one source. Roots come first: a run writes them last."""

@@ -318,7 +318,7 @@ _NOTHING = np.empty(0, np.float32), (0, 0), np.empty(0, np.int32), 0
 def _multiply(
     a: Places, b: Places, sums: np.ndarray, squares: Squares, early: bool, most: float, rounding: tuple
 ) -> tuple[int, Squares, float]:
-    """(what the loop says, defects, own)."""
+    """(the loop's result: number of open words or -1; the rows' defects; relative error of a bound: own)."""
     assert permitted(), "a process that may use tiles of bytes"
     slices, length, device = EARLY if early else SLICES, a[2].size, squares[0].device
     shape = (max(map(len, squares)), *(x.shape[1] for x in squares))

@@ -1,9 +1,9 @@
 """Tiles of integers, as LLVM's language: binary32 words cut into balanced digits of 8 bits, exact sums of products of
 digits by the processor's matrix unit (AMX), binary64 sums from these.
 
-In: sizes that are constants when a loop is compiled, arrays and places in them. Out: what `move_words`,
-`largest_words`, `cut_words`, `digit_tile`, `join_levels`, `round_tile` say. Used by numba/digit_products.py. Proof:
-docs/numerics-products.md, section 14.
+In: sizes that are constants when a loop is compiled, arrays and places in them. Out: the results that the docstrings
+of `move_words`, `largest_words`, `cut_words`, `digit_tile`, `join_levels`, `round_tile` describe. Used by
+numba/digit_products.py. Proof: docs/numerics-products.md, section 14.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def cut_words(typing, slices, words, at, on, apart, scales, y, to, out, count, s
 
     With v = word * scales[i] (a power of two): the integer V nearest to v * 2^(8 * slices - 24 or 16) in balanced
     digits, byte 4 i + m of slice s, the first one first, at y[to + c * out + s * 1024]. Added to squares[i]: v * v; to
-    rests[i]: the square of what is left; to norms[16 * s + i]: the squares of the digits of slice s + 2.
+    rests[i]: the square of the remainder; to norms[16 * s + i]: the squares of the digits of slice s + 2.
     """
     integer = types.intp
     given = slices, words, integer, integer, integer, scales, y, integer, integer, integer, squares, rests, norms
@@ -314,7 +314,7 @@ def join_levels(typing, slices, level, lt, p, at, q, bt, c):
 @intrinsic(prefer_literal=True)
 def round_tile(typing, narrow, s, left, at, right, bt, out, to, apart):
     """out[to + i * apart + j] = RN32(s[16 * i + j] + e) + 0, e = left[at + i] * right[bt + j], 16 x 16 words; RN8 if
-    `narrow`. Whether one of them may be open: what rounding_test.py's loops do with a row."""
+    `narrow`. Returns whether one of them may be open, by the same test as the loops of rounding_test.py."""
     integer = types.intp
     given = narrow, s, left, integer, right, integer, out, integer, integer
     half = ir.VectorType(_FLOAT, 8)

@@ -106,7 +106,7 @@ class Code:
         return whole
 
     def transposed(self, vectors: Sequence[Any]) -> list[Any]:
-        """Vector k, lane i of what vector i, lane k is; in vectors that are longer, in each part of the length."""
+        """The transposed matrix: lane i of vector k is lane k of vector i. Longer vectors: each part of that length."""
         held, distance = list(vectors), len(vectors) // 2
         everywhere = range(held[0].type.count)
         while distance:
