@@ -60,7 +60,7 @@ def test_a_state_visible_to_one_process_only(copy: Path, monkeypatch: pytest.Mon
     store = open_run(copy)
     monkeypatch.setattr(store, "nearest", lambda c: c)
     (copy / "states" / "0000000008.safetensors").unlink()
-    with pytest.raises(vgame.VgameError, match="the state of checkpoint 2 was there and is gone"):
+    with pytest.raises(vgame.VgameError, match="the state of checkpoint 2 disappeared during the audit"):
         audit_in_parallel(store, "default", [3], Workers(2), NULL_PROGRESS)
 
 

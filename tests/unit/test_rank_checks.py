@@ -80,7 +80,7 @@ def test_a_flipped_bit_is_named(bundle, world, broken):
 
 def test_a_fault_that_does_not_recur_is_reported(bundle):
     text = errors(bundle, 3, 1, times=1)
-    assert "at step 1 a rank computed other bits once, and not again" in text[0]
+    assert "at step 1 a rank computed other bits once, and not when it was repeated" in text[0]
 
 
 @pytest.mark.parametrize(("world", "broken"), [(2, 0), (2, 1), (3, 1), (4, 3)])

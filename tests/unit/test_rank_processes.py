@@ -140,7 +140,8 @@ def test_ranks_with_other_libraries_start_nothing(bundles, tmp_path):
     codes, stderr = Ranks(2, [tmp_path], tmp_path / "run", line=line).wait()
     assert codes == [1, 1] and not (tmp_path / "run").exists()
     assert (
-        "rank 1 has another torch (1.0.0) than rank 0" in stderr and "nothing is started, give all the same" in stderr
+        "rank 1 has another torch (1.0.0) than rank 0" in stderr
+        and "nothing is started, give all ranks the same" in stderr
     )
 
 

@@ -142,7 +142,7 @@ class LogFile:
                 operator, at = read_varint(sections, at)
                 size, at = read_varint(sections, at)
                 if operator not in self.operators or operator <= last:
-                    raise LogError(f"an operator {operator} has no place there")
+                    raise LogError(f"operator {operator} is not expected there")
                 where = f"operator {self.program.operator_name(operator)}"
                 data, given = sections[at : at + size], sections[at + size : at + size + 4]
                 if given != checksum(struct.pack("<II", step, operator), data):

@@ -70,7 +70,8 @@ def check(own: RankExecutor, twice: RankExecutor, step: int, state: Sequence[tor
     found = _every_number(own.group, index)
     if max(found) == SAME:
         raise _error(
-            own.group, f"at step {step} a rank computed other bits once, and not again: a fault that comes and goes"
+            own.group,
+            f"at step {step} a rank computed other bits once, and not when it was repeated: an intermittent fault",
         )
     _, player = min((at, rank) for rank, at in enumerate(found) if at != SAME)  # a wrong word changes later ones
     if found[player] in own.traced_sums:

@@ -193,7 +193,7 @@ def compare(group: TorchGroup, facts: Mapping[str, str]) -> None:
             if theirs.get(what) != value:
                 raise RankError(
                     f"rank {rank} has another {what} ({theirs.get(what)}) than rank 0 ({value}): nothing is started, "
-                    "give all the same",
+                    "give all ranks the same",
                     reported=group.rank != 0,
                 )
 
@@ -206,7 +206,7 @@ def _wait(health: Health, rank: int) -> None:
             raise RankError(f"{health.name(rank)}: {sign['why']}", reported=True)
         if time.monotonic() - health.changed[rank] > health.timeout and rank != health.rank:
             raise RankError(
-                f"{health.name(rank)} did not come within {health.timeout:g} s: nothing is started",
+                f"{health.name(rank)} did not join within {health.timeout:g} s: nothing is started",
                 reported=health.rank != 0,
             )
         time.sleep(BEAT / 10)

@@ -129,8 +129,8 @@ class Health:
             and now - max(self.moved[behind], since) > self.timeout
         ):
             return (
-                f"{self.name(behind)} has not gone on for {self.timeout:g} s at step {self.step}, where the others "
-                "wait for it: it hangs"
+                f"{self.name(behind)} has made no progress for {self.timeout:g} s at step {self.step}, where the "
+                "others wait for it: it hangs"
             )
         return ""
 
@@ -188,7 +188,7 @@ class Health:
 
 
 def advice(sentence: str) -> str:
-    return f"{sentence}; what is committed stays: start the same command again, with any number of ranks, to go on"
+    return f"{sentence}; committed checkpoints are kept: to continue, start the command again, with any number of ranks"
 
 
 @contextmanager

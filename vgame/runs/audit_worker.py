@@ -52,7 +52,7 @@ def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) 
                 continue
             first, last, begin = map(int, line.split())
             if store.nearest(first - 1) < begin:  # else a server could force each part to start at step 1
-                raise StoreError(f"the state of checkpoint {begin} was there and is gone; audit the run again")
+                raise StoreError(f"the state of checkpoint {begin} disappeared during the audit; audit the run again")
             part = list(range(first, last + 1))
             finding = audit_kept(store, part) or audit_parts(store, executor, part, NULL_PROGRESS)
             store.bundle.refuse_changed(anew=True)

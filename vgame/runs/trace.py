@@ -71,7 +71,7 @@ def _check(store: Store, step: int, operator: int | None, element: int | None) -
     if element is None:
         return
     if operator is None:
-        raise VgameError(f"--element {element}: of which operator? add --operator")
+        raise VgameError(f"--element {element} needs an operator; add --operator")
     if not 0 <= element < operators[operator].elements:
         most = operators[operator].elements - 1
         raise VgameError(f"--element {element}: the output of operator {operator} has the elements 0 to {most}")
