@@ -47,15 +47,16 @@ class Escrow(EscrowContract):
         task's code (None: 60, 0: none). Abstain if `check` would refuse the bonus on this device."""
         return bonus.promise(self, job, training, task, total, least, amount, window, nonce, validate)
 
-    def check(self, identity: bytes, training: Bundle, task: Task, *, job: bytes | None = None) -> None:
-        """For a trainer, before the work: raises Abstain if the task's evaluation is not the one that the bonus pays
-        for, or if the bonus cannot be earned or paid. `job`: the job that the trainer wants to accept; a bonus for
-        another one is refused."""
-        bonus.check(self, self.promised(identity), training, task, job)
+    def check(self, identity: bytes, training: Bundle, task: Task, *, job: bytes | None = None) -> str:
+        """For a trainer, before the work: the name of the total that the bonus pays for. Raises Abstain if the task's
+        evaluation is another one, or if the bonus cannot be earned or paid. `job`: the job that the trainer wants to
+        accept; a bonus for another one is refused."""
+        return bonus.check(self, self.promised(identity), training, task, job)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
-        """The evaluation of a trained run that the bonus requires. Order it with `game.post`, then train and claim it
-        like any job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
+        """The evaluation of a trained run that the bonus requires. NotYet until the bonus's window has begun (`close`
+        begins it), because an earlier claim does not count. Order it with `game.post`, then train and claim it like any
+        job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
         `promise`."""
         return bonus.evaluation_bundle(self, self.promised(identity), run, task, validate)
 
@@ -65,6 +66,6 @@ class Escrow(EscrowContract):
         return bonus.pay(self, identity, job, run, evaluation)
 
     def close(self, identity: bytes) -> str:
-        """Settle a bonus whose time is over, and withdraw: `paid`, `returned`, `started` (its window runs), `waiting`
-        (for the training)."""
+        """Settle a bonus whose time is over, and withdraw: `paid`, `returned`, `started` (its window has begun),
+        `waiting` (for the training). A trainer does not return a bonus whose window began."""
         return bonus.close(self, identity)

@@ -12,7 +12,7 @@ import torch
 from revm_chain import RevmChain, RevmGame
 
 import vgame
-from vgame.agents.bonus import layout_of, place_of, proof_of, untrained_evaluation
+from vgame.agents.bonus import evaluation_bundle, layout_of, place_of, proof_of, untrained_evaluation
 from vgame.agents.bonus_conditions import template_of
 from vgame.agents.client import post_job
 from vgame.chain.escrow import BonusProof, BonusTerms
@@ -109,9 +109,14 @@ class Stage:
         self.finish(self.job)
         return self.trainer
 
+    def prepared(self, validate: float = 0) -> vgame.Bundle:
+        """The evaluation's bundle, also before the window has begun."""
+        promised = self.escrow.promised(self.id)
+        return evaluation_bundle(self.escrow, promised, self.trained.run, task(), validate, early=True)
+
     def evaluation(self, name: str = "evaluation", **options: Any) -> tuple[bytes, vgame.Run]:
         """The evaluation of the bonus, ordered, computed and final."""
-        bundle = self.escrow.evaluation(self.id, self.trained.run, task())
+        bundle = self.prepared()
         run = vgame.train(bundle, self.trained.folder / name)
         job = self.post(replace(bundle, **options))
         self.claimed(job, History(run._store, executor(bundle)))

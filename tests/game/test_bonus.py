@@ -34,8 +34,7 @@ def test_a_late_trainer_does_not_give_its_own_bonus_back(stage: Stage) -> None:
     stage.escrow.close(stage.id)
     job, run = stage.evaluation()
     stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
-    with pytest.raises(VgameError, match=r"would return .* to the payer, .*call `vgame bonus pay`"):
-        stage.seen_by(trainer.game).close(stage.id)
+    assert stage.seen_by(trainer.game).close(stage.id) == "started"
     assert stage.escrow.pay(stage.id, job, stage.trained.run, run) == AMOUNT
 
 
@@ -117,7 +116,7 @@ def test_an_evaluation_claimed_before_its_training_is_not_paid(system, tmp_path:
     stage = Stage(system, trained)
     trainer = Trainer(stage.game(), stage.job, trained.history(trained.run))
     trainer.accept()
-    run = vgame.train(stage.escrow.evaluation(stage.id, trained.run, task()), tmp_path / "evaluation")
+    run = vgame.train(stage.prepared(), tmp_path / "evaluation")
     early = stage.post(run.bundle)
     stage.claimed(early, History(run._store, executor(run.bundle)))
     if final:
@@ -163,9 +162,14 @@ def test_a_total_equal_to_the_mark_is_paid(system, trained: Trained) -> None:
 
 
 def test_no_evaluation_is_prepared_before_the_training_has_a_trainer(stage: Stage) -> None:
-    """It would name no trainer, and not be paid."""
+    """It would name no trainer, and not be paid; claimed before the bonus's window has begun it is not paid either."""
     with pytest.raises(NotYet, match="shows the trainer of the training"):
+        stage.prepared()
+    stage.train()
+    with pytest.raises(NotYet, match=r"the window of bonus .* has not begun"):
         stage.escrow.evaluation(stage.id, stage.trained.run, task())
+    stage.escrow.close(stage.id)
+    stage.escrow.evaluation(stage.id, stage.trained.run, task())
 
 
 @pytest.mark.parametrize("named", ["no account", "the client"])
@@ -277,6 +281,7 @@ def test_a_training_in_mode_logged(system, tmp_path: Path) -> None:
 
 def test_the_evaluation_is_compared_with_the_measuring_code(stage: Stage) -> None:
     stage.train()
+    stage.escrow.close(stage.id)
     bundle = stage.escrow.evaluation(stage.id, stage.trained.run, task(), validate=60)
     assert bundle.validation["validated"] and bundle.validation["complete"]
 
@@ -292,7 +297,7 @@ def test_an_evaluation_that_differs_from_the_measuring_code_is_neither_promised_
         stage.id = stage.escrow.promise(job, stage.trained.bundle, task(), "correct", least=1, amount=1, validate=0)
         Trainer(stage.game(), job, stage.trained.history(stage.trained.run)).accept()
         with pytest.raises(ValidationError, match=r"totals\.correct"):
-            stage.escrow.evaluation(stage.id, stage.trained.run, task(), validate=60)
+            stage.prepared(validate=60)
 
 
 @pytest.mark.parametrize("place", [31, 95, 500, -1], ids=["amount", "window", "order", "layout"])

@@ -130,7 +130,7 @@ def test_a_total_that_may_have_wrapped_pays_nothing(system, tmp_path: Path, each
     stage = Stage(system, trained)
     counted = task(count)
     job = stage.post(trained.bundle)
-    mark = 2**31 - 1 if name == "MarkMissed" else -(2**31)
+    mark = 2**30 - 1 if name == "MarkMissed" else 1 - 2**30
     stage.id, stage.job = stage.escrow.promise(job, trained.bundle, counted, "correct", least=mark, amount=AMOUNT), job
     stage.train()
     stage.escrow.send("start", stage.id)

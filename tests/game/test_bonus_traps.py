@@ -16,7 +16,8 @@ from vgame.agents import bonus_conditions
 from vgame.agents.bonus import untrained_evaluation
 from vgame.agents.bonus_conditions import proof_size
 from vgame.chain.wallet import CALLDATA_CAP
-from vgame.errors import Abstain, VgameError
+from vgame.dispute.trainer import Trainer
+from vgame.errors import Abstain
 from vgame.job.terms import Pace
 
 
@@ -43,8 +44,9 @@ def test_an_interval_that_no_evaluation_can_have(stage: Stage, interval: int) ->
 def test_every_interval_up_to_the_steps_can_be_prepared(stage: Stage, interval: int) -> None:
     found = opened(stage, {"interval": interval}, window=2**31)
     stage.escrow.check(found, stage.trained.bundle, task())
+    stage.id = found
     stage.train()
-    assert stage.escrow.evaluation(found, stage.trained.run, task()).interval == interval
+    assert stage.prepared().interval == interval
 
 
 def test_a_bonus_for_another_order_is_neither_promised_nor_accepted(stage: Stage) -> None:
@@ -160,61 +162,74 @@ def test_the_size_of_a_proof_is_known_before(system, tmp_path: Path, mode: str) 
 # ---- close ----
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_a_trainer_does_not_return_a_bonus_that_may_be_paid(stage: Stage, late: bool) -> None:
+def test_a_trainer_does_not_return_a_bonus_whose_window_began(stage: Stage) -> None:
+    """At no time, in no state of its evaluation: only the payer gains by it, and `pay` is possible until then."""
     trainer = stage.train()
     stage.escrow.send("start", stage.id)
-    job, run = stage.evaluation(f"closed {late}")
-    mine = stage.seen_by(trainer.game)
-    if late:
-        stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
-        with pytest.raises(VgameError, match=f"return {AMOUNT} wei to the payer, but evaluation {job.hex()} may"):
-            mine.close(stage.id)
-    else:
+    mine, bundle = stage.seen_by(trainer.game), stage.prepared()
+    run = vgame.train(bundle, stage.trained.folder / "at all times")
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    own = Trainer(trainer.game, job := stage.post(bundle), stage.trained.history(run))
+    for step in (own.accept, own.claim, lambda: stage.finish(job)):
         assert mine.close(stage.id) == "started"
+        step()
+    assert mine.close(stage.id) == "started"
     assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT
     assert mine.close(stage.id) == "paid" and stage.escrow.credits(trainer.address) == 0
 
 
 @pytest.mark.parametrize("false", range(3))
-def test_an_endpoint_that_hides_the_evaluation_does_not_have_the_bonus_returned(
+def test_an_endpoint_that_shows_another_trainer_does_not_have_the_bonus_returned(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, false: int
 ) -> None:
     trainer = stage.train()
     stage.escrow.send("start", stage.id)
-    job, _ = stage.evaluation(f"hidden {false}")
     stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
     mine, turns = stage.seen_by(trainer.game), Turns(3, 3)
-    usual = mine.game.claims_of
-    mine.game.claims_of = lambda root, first=0: [] if turns.at == false else usual(root, first)
+    usual, stranger = mine.game.job, stage.game().wallet.address
+    mine.game.job = lambda job: replace(usual(job), trainer=stranger) if turns.at == false else usual(job)
     monkeypatch.setattr(mine.game.chain, "turns", turns)
-    with pytest.raises(VgameError, match=f"but evaluation {job.hex()} may"):
-        mine.close(stage.id)
+    assert mine.close(stage.id) == "started"
+    assert stage.escrow.bonus(stage.id) is not None
 
 
-def test_a_trainer_without_evaluation_and_a_payer_close_as_before(system, trained: Trained) -> None:
-    for closing in ("trainer", "payer"):
-        stage = Stage(system, trained, least=SAMPLES + 1)
-        trainer = stage.train()
-        stage.escrow.send("start", stage.id)
-        if closing == "payer":
-            stage.evaluation("missed by the payer")
-        stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
-        seen = stage.seen_by(trainer.game) if closing == "trainer" else stage.escrow
-        assert seen.close(stage.id) == "returned"
-
-
-def test_a_trainer_waits_for_its_evaluation_that_is_not_final(stage: Stage) -> None:
-    """`pay` is possible after the window, as long as the money was not returned."""
+def test_a_payer_closes_after_the_window(system, trained: Trained) -> None:
+    stage = Stage(system, trained, least=SAMPLES + 1)
     trainer = stage.train()
     stage.escrow.send("start", stage.id)
-    bundle = stage.escrow.evaluation(stage.id, stage.trained.run, task())
-    run = vgame.train(bundle, stage.trained.folder / "waited for")
+    stage.evaluation("missed by the payer")
     stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
-    job = stage.post(bundle)
-    stage.claimed(job, stage.trained.history(run))
-    mine = stage.seen_by(trainer.game)
-    with pytest.raises(VgameError, match="when it is final"):
-        mine.close(stage.id)
-    stage.finish(job)
-    assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT
+    assert stage.seen_by(trainer.game).close(stage.id) == "started"
+    assert stage.escrow.close(stage.id) == "returned"
+
+
+# ---- the bundle, the mark, the total ----
+
+
+def test_a_bundle_with_exchanged_names_is_refused(stage: Stage, tmp_path: Path) -> None:
+    """No root on chain covers names: the evaluation would measure the momentum in place of the weight."""
+    bundle = stage.trained.bundle
+    labels = bundle.program.labels.state
+    slot = next(label.name for label in labels if label.name != "weight" and label.name.endswith("weight"))
+    names = {"weight": slot, slot: "weight"}
+    changed = tuple(replace(label, name=names.get(label.name, label.name)) for label in labels)
+    program = replace(bundle.program, labels=replace(bundle.program.labels, state=changed))
+    other = replace(bundle, program=program)
+    assert other.order == bundle.order
+    text = "names a state tensor .*weight of shape .* in the task, so that another tensor would be measured"
+    with pytest.raises(Abstain, match=text):
+        stage.escrow.promise(stage.job, other, task(), "correct", least=1, amount=1, nonce=5)
+    with pytest.raises(Abstain, match=text):
+        stage.escrow.check(stage.id, other, task())
+
+
+@pytest.mark.parametrize("least", [2**30, -(2**30), 2**31 - 1])
+def test_a_mark_that_no_total_can_reach_is_refused(stage: Stage, least: int) -> None:
+    found = stage.escrow.promised(stage.id)
+    trap = stage.escrow.open(replace(found.terms, least=least), found.evaluation, list(found.layout), AMOUNT, 9)
+    text = f"its mark is {least}, but only totals below 2\\^30 in size are paid"
+    with pytest.raises(Abstain, match=text):
+        stage.escrow.check(trap, stage.trained.bundle, task())
+    with pytest.raises(Abstain, match=text):
+        stage.escrow.promise(stage.job, stage.trained.bundle, task(), "correct", least=least, amount=1)
+    assert stage.escrow.check(stage.id, stage.trained.bundle, task()) == "correct"

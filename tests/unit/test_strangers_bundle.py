@@ -14,6 +14,7 @@ from small_tasks import squares
 import vgame
 from vgame.agents.config import AgentConfig
 from vgame.agents.local_run import LocalRun
+from vgame.errors import StoreError
 from vgame.job.bundle import load_bundle
 from vgame.job.state_keys import MOST_COPIES, state_dict
 from vgame.runs.local import prepare_run
@@ -102,3 +103,16 @@ def test_a_tensor_under_several_keys_is_held_once(bundle: Path) -> None:
     held = load_bundle(named(bundle, 3))
     found = state_dict(held.keys, held.program.labels.state, held.state, slots=False)
     assert len(found) == 6 and len({tensor.data_ptr() for tensor in found.values()}) == 2
+
+
+@pytest.mark.parametrize("other", ["types", "before"])
+def test_a_run_begun_with_another_bundle_of_the_program_is_refused(bundle: Path, other: str) -> None:
+    """No root on chain covers keys: an export from the run would hold the stranger's."""
+    mine = load_bundle(bundle)
+    keys = {key: (name, "bfloat16") for key, (name, _) in mine.keys.items()}
+    strange = replace(mine, keys=keys) if other == "types" else replace(mine, before=10**9)
+    strange.save(bundle.parent / "strange")
+    assert strange.identity == mine.identity
+    kept(bundle.parent / "strange")
+    with pytest.raises(StoreError, match="whose tensors have other names or types"):
+        kept(bundle)

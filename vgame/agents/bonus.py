@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import astuple, fields, replace
-from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,6 @@ from vgame.agents.bonus_conditions import (
     check_payable,
     name_of,
     needed_window,
-    standing_evaluations,
     template_of,
     terms_of,
 )
@@ -111,6 +110,7 @@ def promise(
         raise VgameError(f"amount = {amount} wei: more than 0 is expected")
     _check_mark(least)
     _warn_of_delivery(training)
+    _check_names(training, task)
     evaluation = untrained_evaluation(task, total, training, amount, validate)
     window = needed_window(evaluation, amount) if window is None else window
     terms, order = BonusTerms(job, window, *place_of(evaluation), least), template_of(JobSpec(**evaluation.order))
@@ -139,9 +139,10 @@ def _check_mark(least: int) -> None:
 
 def check(
     escrow: EscrowContract, promised: Promised, training: Bundle, task: Task, job: bytes | None = None
-) -> None:  # fmt: skip
-    """As a trainer, before the work: Abstain unless the bonus is for the task's measure, and can be earned and paid.
-    `job`: the one that this trainer wants to accept; an order may have been posted twice."""
+) -> str:  # fmt: skip
+    """As a trainer, before the work: the name of the bonus's total. Abstain unless the bonus is for the task's measure,
+    and can be earned and paid. `job`: the one that this trainer wants to accept; an order may have been posted
+    twice."""
     wanted = promised.terms.training
     if job is not None and job != wanted:
         raise Abstain(
@@ -149,12 +150,15 @@ def check(
             "bonus for your job"
         )
     _warn_of_delivery(training)
-    _, own = _measured(promised, training, task)
+    total, own = _measured(promised, training, task)
     check_payable(escrow, promised, training, own, ahead=True)
+    return total
 
 
 def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bundle]:
-    """The total of the bonus, and its evaluation before the training; Abstain if the task measures something else."""
+    """The total of the bonus, and its evaluation before the training; Abstain if the task measures something else, or
+    the bundle has other names: no root on chain covers them, and they say which tensors are measured."""
+    _check_names(training, task)
     found: list[list[str]] = []
     for total in integer_totals(task):
         own = untrained_evaluation(task, total, training, promised.amount)
@@ -166,11 +170,32 @@ def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bu
     raise Abstain(f"{name_of(promised)} is not for the measure of this task: {what} differ")
 
 
+def _check_names(training: Bundle, task: Task) -> None:
+    own = prepare(Job(task, steps=training.steps, interval=training.interval, seed=training.seed), validate=0)
+    names, expected = ([(x.name, x.shape) for x in b.program.labels.state] for b in (training, own))
+    if names != expected:
+        other = next((a, b) for a, b in zip_longest(names, expected, fillvalue=("nothing", ())) if a != b)
+        raise Abstain(
+            f"the bundle names a state tensor {other[0][0]} of shape {other[0][1]}, which is {other[1][0]} of shape "
+            f"{other[1][1]} in the task, so that another tensor would be measured: take a bundle that you have "
+            "prepared from the task"
+        )
+
+
 def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]:
     found, expected = promised.evaluation, template_of(JobSpec(**own.order))
     other = [f.name for f in fields(JobSpec) if getattr(found, f.name) != getattr(expected, f.name)]
     other += ["layout"] * (list(promised.layout) != layout_of(training, own))
     return other + ["total"] * ((promised.terms.total, promised.terms.size) != place_of(own))
+
+
+def _check_begun(escrow: EscrowContract, identity: bytes) -> None:
+    """NotYet if the window of an open bonus has not begun."""
+    if (bonus := escrow.bonus(identity)) is not None and not bonus.since:
+        raise NotYet(
+            f"the window of bonus {identity.hex()[:16]} has not begun, and an evaluation that is claimed before it "
+            "does not count: begin it with `vgame bonus close` when the training is final, then prepare the evaluation"
+        )
 
 
 def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
@@ -188,13 +213,17 @@ def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
 
 
 def evaluation_bundle(
-    escrow: EscrowContract, promised: Promised, run: Run | Path | str, task: Task, validate: float | None = None
-) -> Bundle:
+    escrow: EscrowContract, promised: Promised, run: Run | Path | str, task: Task, validate: float | None = None,
+    early: bool = False,
+) -> Bundle:  # fmt: skip
     """The evaluation of a trained run that the bonus requires, to be ordered in the game. Only the trainer of the
-    training can accept it. ValidationError if its program does not compute the task's measure."""
+    training can accept it. ValidationError if its program does not compute the task's measure. NotYet until the
+    bonus's window has begun, since an earlier claim does not count; `early`: at any time."""
     run = run if isinstance(run, Run) else Run.open(run)
     total, own = _measured(promised, run.bundle, task)
     check_payable(escrow, promised, run.bundle, own, ahead=False)
+    if not early:
+        _check_begun(escrow, promised.id)
     terms = terms_of(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
     bundle = prepare(job, validate=validate)
@@ -254,9 +283,8 @@ def _check_time(escrow: EscrowContract, identity: bytes, evaluation: bytes) -> N
 
 
 def close(escrow: EscrowContract, identity: bytes) -> str:
-    """Take the steps of a bonus that are due. Returns `paid`, `returned`, `started` (the window began now, or runs) or
-    `waiting` (for the training). Credits of the caller are withdrawn. VgameError if the caller is the trainer, and may
-    be paid instead of the payer."""
+    """Take the steps of a bonus that are due. Returns `paid`, `returned`, `started` (the window has begun) or `waiting`
+    (for the training). Credits of the caller are withdrawn. A trainer does not return a bonus whose window began."""
     outcome = _settled(escrow, identity)
     wallet = escrow.game.wallet
     assert wallet is not None
@@ -279,14 +307,8 @@ def _settled(escrow: EscrowContract, identity: bytes) -> str:
                 return "waiting"
         else:
             return "started"
-    if own := _own_evaluations(escrow, identity, bonus):
-        if escrow.game.chain.now() <= bonus.since + bonus.window:
-            return "started"
-        raise VgameError(
-            f"closing bonus {identity.hex()[:16]} now would return {bonus.amount} wei to the payer, but evaluation "
-            f"{own[-1].hex()} may reach the mark: call `vgame bonus pay` for it first, when it is final; if it misses "
-            "the mark, leave the bonus to the payer"
-        )
+    if bonus.since and _is_for_caller(escrow, bonus):
+        return "started"  # the payer alone gains by giving it back; `pay` is possible as long as it has not
     try:
         escrow.send("giveBack", identity)
     except ContractError as error:
@@ -296,15 +318,12 @@ def _settled(escrow: EscrowContract, identity: bytes) -> str:
     return "returned"
 
 
-def _own_evaluations(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> list[bytes]:
-    """Evaluations that may be paid to the caller; none if it is not the trainer, or is the payer too."""
-    wallet, training = escrow.game.wallet, escrow.game.job(bonus.training)
+def _is_for_caller(escrow: EscrowContract, bonus: Bonus) -> bool:
+    """Is the caller the trainer, and not the payer too? One endpoint alone could show another trainer."""
+    wallet = escrow.game.wallet
     assert wallet is not None
-    if not bonus.since or wallet.address != training.trainer or wallet.address == bonus.payer:
-        return []
-    promised = escrow.promised(identity)
-    look = partial(standing_evaluations, escrow, promised, bonus.since, wallet.address)
-    return sorted({job for found in _at_each(escrow.game.chain, look) for job in found})
+    trainers = _at_each(escrow.game.chain, lambda: escrow.game.job(bonus.training).trainer)
+    return wallet.address in trainers and wallet.address != bonus.payer
 
 
 def _at_each(chain: Chain, look: Callable[[], T]) -> list[T]:

@@ -22,6 +22,7 @@ from vgame.job.file import Terms
 from vgame.job.terms import INCLUSION, Pace, count_moves, trainer_shortcomings
 from vgame.runs.pace import measure
 
+LARGEST = 2**30  # AccuracyEscrow's TOO_LARGE
 HALF = 2  # the auditor of a dismissed dispute pays half of its bond to the trainer
 #: Words of a proof's calldata beside its lists: id, offset of the proof, its fields, and the lengths of six lists.
 PROOF_WORDS = 2 + 11 + 6
@@ -36,6 +37,7 @@ def check_payable(
     _check_held(escrow, promised)
     _check_training(escrow, promised, training, ahead)
     _check_interval(promised, evaluation)
+    _check_mark(promised)
     _check_size(promised, training, evaluation)
     if ahead:
         executor = Executor(evaluation.program, evaluation.data, evaluation.scalars, evaluation.seed, evaluation.mode)
@@ -81,6 +83,15 @@ def _check_interval(promised: Promised, evaluation: Bundle) -> None:
         raise Abstain(
             f"{name_of(promised)}: the interval of its evaluation is {interval}, 1 to {evaluation.steps} (the steps) "
             "is expected: no such evaluation can be ordered; ask the payer for another bonus"
+        )
+
+
+def _check_mark(promised: Promised) -> None:
+    """The contract pays only if the total's size, which is the total's maximum, is below LARGEST."""
+    if not -LARGEST < (least := promised.terms.least) < LARGEST:
+        raise Abstain(
+            f"{name_of(promised)}: its mark is {least}, but only totals below 2^30 in size are paid: ask the payer for "
+            "another bonus"
         )
 
 
@@ -150,18 +161,3 @@ def terms_of(spec: JobSpec) -> Terms:
 def template_of(spec: JobSpec) -> JobSpec:
     """An evaluation's order without initial root and trainer, as a bonus promises it."""
     return replace(spec, initial_root=bytes(32), trainer=NOBODY)
-
-
-def standing_evaluations(escrow: EscrowContract, promised: Promised, since: int, trainer: str) -> list[bytes]:
-    """Evaluations of this trainer, claimed or final, that the bonus may be paid for. Only their runs show the
-    totals."""
-    jobs = escrow.game.claims_of(promised.evaluation.program_root)
-    return [
-        job
-        for job, state in zip(jobs, escrow.game.jobs(jobs), strict=True)
-        if state.phase in (Phase.CLAIMED, Phase.FINAL)
-        and not state.diverged_at
-        and state.claimed_at >= since
-        and state.spec.trainer == trainer
-        and template_of(state.spec) == promised.evaluation
-    ]

@@ -120,13 +120,15 @@ def check(
     wanted = None if job is None else job_id(job)
     from vgame.job.bundle import load_bundle
 
-    contract.check(identity, load_bundle(bundle), _task(task), job=wanted)
+    total = contract.check(identity, load_bundle(bundle), _task(task), job=wanted)
     found = contract.promised(identity)
     text = (
         f"{found.amount / 10**18:.6f} ether for the trainer of job {found.terms.training.hex()[:16]}, at "
-        f"{found.terms.least} or more, within {found.terms.window} s"
+        f"{total} >= {found.terms.least}, within {found.terms.window} s"
     )
-    Reporter(json).emit("checked", text, bonus=identity.hex(), amount=found.amount, least=found.terms.least)
+    Reporter(json).emit(
+        "checked", text, bonus=identity.hex(), amount=found.amount, total=total, least=found.terms.least
+    )
 
 
 @bonus_app.command()
@@ -146,11 +148,6 @@ def prepare(
     if (out / "spec.json").exists():
         raise VgameError(f"{out} holds a bundle already; choose another folder")
     identity, contract = job_id(bonus), _look_at(rpc, game, escrow, chain_id)
-    if (held := contract.bonus(identity)) is not None and not held.since:
-        raise VgameError(
-            f"the window of bonus {identity.hex()[:16]} has not begun, and an evaluation that is claimed before it "
-            "does not count: begin it with `vgame bonus close` when the training is final, then prepare the evaluation"
-        )
     from vgame.validation.record import line
 
     bundle = contract.evaluation(identity, run, _task(task), validate=validate)
@@ -198,7 +195,7 @@ def close(
     text = {
         "paid": "the trainer was paid",
         "returned": "the money was returned to its payer",
-        "started": "the training is final, the window runs",
+        "started": "the training is final, the window has begun",
         "waiting": "the training has not ended",
     }[outcome]
     Reporter(json).emit("closed", f"bonus {identity.hex()[:16]}: {text}", bonus=identity.hex(), outcome=outcome)

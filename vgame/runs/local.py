@@ -6,6 +6,7 @@ anywhere. The modules for capture take half a second to import, so they are impo
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,9 +63,17 @@ def _hold_bundle(bundle: Bundle, run: Path) -> Bundle:
 
 def copy_bundle(bundle: Bundle, run: Path) -> None:
     """Write a bundle to a role's run, which can then be audited and copied like any run. INVARIANT: only the content
-    that was read as the bundle is written; other files of its folder, and links, are not copied."""
-    if not (run / "job" / "spec.json").exists():
+    that was read as the bundle is written; other files of its folder, and links, are not copied. StoreError if the run
+    was begun with other names or types of the same tensors, which no root on chain covers."""
+    if not (held := run / "job" / "spec.json").exists():
         save_bundle(bundle, run / "job")
+        return
+    before, now = json.loads(held.read_bytes()), bundle.rendering()
+    if any(before.get(root) != now[root] for root in ("label_root", "keys_root")):
+        raise StoreError(
+            f"{run} was begun with another bundle of the same program, whose tensors have other names or types, so an "
+            "export from it would too: give another --store"
+        )
 
 
 def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:
