@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from vgame.errors import EXTRAS, STOPPED, JobFileError, VgameError, how_to_install
 from vgame.job.file import JobFile
+from vgame.job.modules import modules_of
 from vgame.tasks.task import Task
 
 
 def make_task(job: JobFile) -> Task:
-    """Call the job's factory. Its module may lie beside the job file, which is put first on the module path."""
+    """Call the job's factory. Its module may lie beside the job file, where it is searched for first."""
     if job._task is not None:
         return job._task
-    module, _, name = job.model.partition(":")
-    if job._folder and not module.startswith("vgame.") and str(job._folder) not in sys.path:
-        sys.path.insert(0, str(job._folder))
+    module = job.model.partition(":")[0]
+    if job._folder is None or module.startswith("vgame."):
+        return _call(job, _load(job, module))
+    own = modules_of(job._folder)
+    with own.first():
+        return _call(job, _load(job, own.renamed_to(module)))
+
+
+def _load(job: JobFile, module: str) -> Callable[..., Any]:
+    name = job.model.partition(":")[2]
     try:
-        factory = getattr(importlib.import_module(module), name)
+        factory = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         extra = EXTRAS.get(str(getattr(error, "name", "")).split(".")[0])
         hint = f"; {how_to_install(extra)}" if extra else ""
+        beside = job._folder is not None and (job._folder / f"{module}.py").exists()
+        if module in sys.builtin_module_names and beside:
+            hint = f"; {module} is built into Python: give {module}.py another name"
         raise JobFileError(f"model = {job.model!r} cannot be loaded: {error}{_place(error)}{hint}") from None
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == STOPPED:
@@ -36,6 +47,10 @@ def make_task(job: JobFile) -> Task:
         raise JobFileError(f"model = {job.model!r} cannot be loaded: {_description(error)}") from None
     if not callable(factory):
         raise JobFileError(f"model = {job.model!r} is of type {type(factory).__name__}; a function is expected")
+    return factory
+
+
+def _call(job: JobFile, factory: Callable[..., Any]) -> Task:
     args = _arguments(job, factory)
     try:
         task = factory(**{name: _beside(job, value) for name, value in args.items()})
