@@ -13,6 +13,7 @@ from pathlib import Path
 
 import forked
 import pytest
+from typed import files, section
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +27,20 @@ def test_the_python_blocks_run(page: str, tmp_path: Path) -> None:
     done = forked.run([sys.executable, "page.py"], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "MATCH" in done.stdout or "True" in done.stdout
+
+
+def test_the_factory_of_the_guide_gets_the_jobs_seed(tmp_path: Path) -> None:
+    import torch
+
+    import vgame
+
+    for name, content in files(section("docs/guide.md", "1. A task")):
+        (tmp_path / name).write_text(content)
+    order = (tmp_path / "mine.toml").read_text()
+    (tmp_path / "other.toml").write_text(order.replace("seed = 7", "seed = 8"))
+    models = [vgame.Job.from_toml(tmp_path / name).task.model for name in ("mine.toml", "mine.toml", "other.toml")]
+    first, again, other = (torch.cat([p.flatten() for p in m.parameters()]) for m in models)
+    assert torch.equal(first, again) and not torch.equal(first, other)
 
 
 def test_the_api_page_has_every_public_name() -> None:
