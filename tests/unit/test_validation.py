@@ -251,7 +251,7 @@ def test_a_data_set_that_changes_while_it_is_read_is_found() -> None:
 def test_a_collation_that_computes_over_its_batch_later_is_found() -> None:
     def centred(samples: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         x = torch.stack(samples)
-        return {"x": x - x.mean(0) if nth_call() > 4 else x, "y": x[:, :4]}
+        return {"x": x - x.mean(0) if nth_call() > 5 else x, "y": x[:, :4]}
 
     model = nn.Linear(6, 4)
     loader = torch.utils.data.DataLoader(torch.randn(12, 6), 4, collate_fn=centred)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,6 +149,116 @@ def masked(samples: list[dict]) -> dict[str, torch.Tensor]:
 def test_unrepeatable_data_are_refused(data, options, sentence: str) -> None:
     with pytest.raises(vgame.VgameError, match=sentence):
         task(data, **options)
+
+
+X = torch.arange(24.0).view(12, 2)
+
+
+@dataclass
+class Sample:
+    x: torch.Tensor
+
+
+class Reused(Dataset):
+    """Fills one tensor, array or object for every sample."""
+
+    def __init__(self, kind: str) -> None:
+        self.x, self.kind = torch.zeros(2), kind
+        self.sample = Sample(self.x)
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> Any:
+        self.x.copy_(X[i])
+        return {"tensor": [self.x], "array": [self.x.numpy()], "object": self.sample}[self.kind]
+
+
+def of_objects(samples: list[Any]) -> list[torch.Tensor]:
+    return [torch.stack([s.x if isinstance(s, Sample) else torch.as_tensor(s[0]) for s in samples])]
+
+
+@pytest.mark.parametrize("kind", ["tensor", "array", "object"])
+@pytest.mark.parametrize("options", [{}, {"shuffle": False, "drop_last": True}])
+def test_a_data_set_that_reuses_its_memory(kind: str, options: dict) -> None:
+    """torch's batches of one sample are right; in larger ones the last sample overwrites the others."""
+    assert torch.equal(collate(DataLoader(Reused(kind), 1, collate_fn=of_objects, **options)).tensors["0"], X)
+    with pytest.raises(DataError, match=r"gives (another sample|other rows of 0).* 0"):
+        collate(DataLoader(Reused(kind), 5, collate_fn=of_objects, **options))
+
+
+class Together(Dataset):
+    """Reads a batch at once, as `read` says."""
+
+    def __init__(self, read: Callable[[list[int]], Any]) -> None:
+        self.read = read
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return X[i]
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self.read(indices)
+
+
+def test_samples_are_read_together_as_a_loader_reads_them() -> None:
+    twice = Together(lambda indices: list(2 * X[indices]))
+    assert torch.equal(collate(DataLoader(twice, 4)).tensors["samples"], 2 * X)
+    assert torch.equal(collate(DataLoader(twice, 5, drop_last=True)).tensors["samples"], 2 * X[:10])
+    with pytest.raises(DataError, match=r"Together gives another sample 0 in another batch"):
+        collate(DataLoader(Together(lambda indices: list(X[indices] - X[indices].mean(0))), 4))
+    with pytest.raises(DataError, match=r"Together.__getitems__ gives a Tensor for 4 samples; a list"):
+        collate(DataLoader(Together(lambda indices: X[indices]), 4))
+    with pytest.raises(DataError, match=r"Together gives another sample \d+ each time"):
+        collate(DataLoader(Together(lambda indices: [X[i] + torch.rand(()) for i in indices]), 4))
+
+
+def popping(samples: list[dict]) -> torch.Tensor:
+    for sample in samples:
+        sample.pop("name")
+    return F.normalize(torch.stack([s["x"] for s in samples]))
+
+
+def halving(samples: list[dict]) -> torch.Tensor:
+    return torch.stack([s["x"].mul_(0.5) for s in samples])
+
+
+class New(Dataset):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, i: int) -> dict:
+        return {"x": X[i].clone(), "name": str(i)}
+
+
+@pytest.mark.parametrize(("change", "rows"), [(popping, F.normalize(X)), (halving, X / 2)])
+def test_a_collation_that_changes_its_samples(change: Callable[[list], torch.Tensor], rows: torch.Tensor) -> None:
+    """They may be new each time; those that the data set keeps are others in the second epoch."""
+    assert torch.equal(collate(DataLoader(New(), 4, collate_fn=change)).tensors["samples"], rows)
+    with pytest.raises(DataError, match=r"collate_fn changes samples of list, so the second epoch gets other batches"):
+        collate(DataLoader([New()[i] for i in range(12)], 4, collate_fn=change))
+
+
+def test_a_collation_that_reuses_its_memory() -> None:
+    rows = torch.zeros(12, 2)
+
+    def fill(samples: list[dict]) -> torch.Tensor:
+        return torch.stack([s["x"] for s in samples], out=rows[: len(samples)])
+
+    assert torch.equal(collate(DataLoader(New(), 4, collate_fn=fill)).tensors["samples"], X)
+
+
+class Doubled(torch.Tensor):
+    pass
+
+
+def test_data_of_a_class_of_its_own_are_refused() -> None:
+    x = X.as_subclass(Doubled)
+    for data in ({"x": x}, DataLoader([{"x": row} for row in x], 4)):
+        with pytest.raises(vgame.VgameError, match=r"the data x is of class Doubled, .* x.as_subclass\(torch.Tensor\)"):
+            task(data, batch=4)
 
 
 def test_a_job_has_either_steps_or_epochs() -> None:

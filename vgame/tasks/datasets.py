@@ -7,8 +7,9 @@ and the order of a loader; the form of a batch for the loss.
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,14 +71,17 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
         )
     if not len(source):
         raise DataError(f"{type(source).__name__} has no sample")
+    count = len(source)
+    size = min(found.batch or 8, count)
+    together = size if getattr(source, "__getitems__", None) else 1
+    parts = [range(i, min(i + together, count)) for i in range(0, count, together)]
     before = _generators(source)
-    samples = [source[i] for i in range(len(source))]
-    _refuse_chance(source, samples, make, _generators(source) != before)
-    whole = _collated(make(samples), len(samples))
-    size = min(found.batch or 8, len(samples))
-    part = {i: samples[i] for i in (n * len(samples) // size for n in range(size))}
-    if wrong := other_rows(part, make, whole.tensors):
-        raise DataError(wrong)
+    samples = [sample for part in parts for sample in map(fresh, fetched(source, part))]
+    _refuse_chance(source, samples, parts, make, _generators(source) != before)
+    spread = [n * count // size for n in range(size)]
+    kept = [fresh(samples[i]) for i in spread]
+    whole = _collated(fresh(make(samples)), count)
+    _refuse_batches(source, dict(zip(spread, kept, strict=True)), make, whole.tensors)
     return replace(
         whole,
         batch=found.batch,
@@ -86,6 +90,47 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
         batches=found.batches,
         source=Source(source, make),
     )
+
+
+def fetched(source: Any, indices: Sequence[int]) -> list[Any]:
+    """A batch of samples, as torch's DataLoader reads it: they may share memory with one another and with the data set.
+    DataError if `__getitems__` gives something else than a list of them."""
+    if not getattr(source, "__getitems__", None):
+        return [source[i] for i in indices]
+    found = source.__getitems__(list(indices))
+    if not isinstance(found, list | tuple) or len(found) != len(indices):
+        raise DataError(
+            f"{type(source).__name__}.__getitems__ gives a {type(found).__name__} for {len(indices)} samples; a list "
+            "of the samples is expected: collate them in collate_fn"
+        )
+    return list(found)
+
+
+def fresh(sample: Any) -> Any:
+    """A copy of a sample, which neither the next sample nor a collate_fn can change."""
+    return pytree.tree_map(_copied, sample)
+
+
+def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.clone()
+    if isinstance(leaf, type | str | int | float | complex | bytes | None):
+        return leaf
+    try:
+        if isinstance(leaf, Mapping):  # BatchEncoding of transformers
+            found = copy.copy(leaf)
+            for key, value in leaf.items():
+                found[key] = fresh(value)  # type: ignore[index]
+            return found
+        for method in ("clone", "copy"):
+            if hasattr(leaf, method):
+                return getattr(leaf, method)()
+        found = copy.copy(leaf)
+        for name, value in vars(leaf).items():
+            object.__setattr__(found, name, fresh(value))
+        return found
+    except Exception:  # an object of the user's that cannot be copied
+        return leaf
 
 
 def other_rows(samples: Mapping[int, Any], make: Collate, whole: Mapping[str, torch.Tensor]) -> str | None:
@@ -147,32 +192,62 @@ def _name(path: tuple[Any, ...]) -> str:
     return ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
 
 
-def _refuse_chance(source: Any, samples: list[Any], make: Collate, drew: bool) -> None:
-    """Refuse random numbers in loading or collating: they would be drawn once, for the whole training. `drew`: reading
-    the samples has advanced a random generator, so each sample is checked."""
-    count = len(samples)
+def _refuse_chance(source: Any, samples: list[Any], parts: list[range], make: Collate, drew: bool) -> None:
+    """Refuse random numbers in loading or collating: they would be drawn once, for the whole training. `parts`: the
+    samples that were read together. `drew`: reading them has advanced a random generator, so each is checked."""
+    count = len(parts)
     checked = range(count) if drew else sorted({round(i * (count - 1) / 15) for i in range(16)})
-    for i in reversed(checked):
-        again = source[i]
-        if not _same(samples[i], again) or (drew and _draws(source, i)):
+    for part in (parts[i] for i in reversed(checked)):
+        again = fetched(source, part)
+        other = [i for i, sample in zip(part, again, strict=True) if not _same(samples[i], sample)]
+        if other or (drew and _draws(source, part)):
+            i = other[0] if other else part[0]
             raise DataError(
                 f"{type(source).__name__} gives another sample {i} each time, but a job reads it once, for all epochs; "
                 "move the random transform into the loss, on the batch, with vgame.augment or torch's random functions"
             )
     few = samples[: min(len(samples), 8)]
     before = _generators(make)
-    if not _same(make(few), make(few)) or _generators(make) != before:
+    if not _same(fresh(make([*map(fresh, few)])), make([*map(fresh, few)])) or _generators(make) != before:
         raise DataError(
             "collate_fn gives another batch each time, but a job calls it once, for all epochs; move the random part "
             "into the loss, with vgame.augment or torch's random functions on the batch"
         )
 
 
-def _draws(source: Any, i: int) -> bool:
-    """Whether reading a sample advances a generator. A generator that the data set seeds for each sample does not
+def _refuse_batches(source: Any, samples: Mapping[int, Any], make: Collate, whole: Mapping[str, torch.Tensor]) -> None:
+    """Refuse samples, or rows, that are others in a batch of torch's DataLoader, or in its second epoch."""
+    found = fetched(source, list(samples))
+    for (i, sample), again in zip(samples.items(), found, strict=True):
+        if not _same(sample, again):
+            raise DataError(
+                f"{type(source).__name__} gives another sample {i} in another batch: its samples share memory, or "
+                "depend on each other; return a copy of each (clone), and compute over a batch in the loss"
+            )
+    if wrong := other_rows(dict(zip(samples, found, strict=True)), make, whole):
+        raise DataError(wrong)
+    found = fetched(source, list(samples))
+    changed = not _same(list(samples.values()), found)
+    try:
+        wrong = other_rows(dict(zip(samples, found, strict=True)), make, whole)
+    except Exception as error:
+        if not changed:
+            raise
+        wrong = f"{type(error).__name__}: {error}"
+    if wrong and changed:
+        wrong = (
+            f"collate_fn changes samples of {type(source).__name__}, so the second epoch gets other batches "
+            f"({wrong.partition(', but')[0]}); let it work on copies"
+        )
+    if wrong:
+        raise DataError(wrong)
+
+
+def _draws(source: Any, part: range) -> bool:
+    """Whether reading samples advances a generator. A generator that the data set seeds for each sample does not
     count."""
     before = _generators(source)
-    source[i]
+    fetched(source, part)
     return _generators(source) != before
 
 

@@ -116,6 +116,11 @@ class Task:
                 )
             if not (isinstance(name, str) and name.isprintable() and name != "__metadata__"):
                 raise ProgramError(f"the data has the name {name!r}; a string of printable characters is expected")
+            if type(tensor) not in (torch.Tensor, nn.Parameter):
+                raise ProgramError(
+                    f"the data {name} is of class {type(tensor).__name__}, whose own operators a program does not "
+                    f"record; write {name}.as_subclass(torch.Tensor)"
+                )
             if tensor.layout is not torch.strided:
                 raise ProgramError(f"the data {name} is of layout {tensor.layout}; write {name}.to_dense()")
         lengths = {name: len(t) if t.dim() else 0 for name, t in self.tensors.items()}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from vgame.errors import ValidationError
-from vgame.tasks.datasets import Source, _same, other_rows
+from vgame.tasks.datasets import Source, _same, fetched, fresh, other_rows
 from vgame.tasks.task import Task
 from vgame.validation.budget import Budget
 
@@ -30,11 +30,11 @@ def check_samples(task: Task, rows: Sequence[int], budget: Budget) -> int:
     indices = sorted({*rows[:MOST], *more})
     first: dict[int, Any] = {}
     for index in indices:
-        first[index] = source.samples[index]
+        (first[index],) = map(fresh, fetched(source.samples, [index]))
         if budget.over and len(first) >= 2:
             break
     for index in reversed(first):
-        if not _same(first[index], source.samples[index]):
+        if not _same([first[index]], fetched(source.samples, [index])):
             raise ValidationError(
                 f"{type(source.samples).__name__} gives another sample {index} when it is read again, but a job reads "
                 "it once, for all epochs; move the random transform into the loss, on the batch, with vgame.augment or "
