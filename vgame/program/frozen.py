@@ -6,7 +6,9 @@ slots and its step counter.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Mapping
+from copy import copy
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -29,8 +31,28 @@ def asleep_of(task: Task, trained: Iterable[str]) -> Asleep:
                 "model.named_parameters() (parameters with requires_grad = False are never trained)"
             )
         for name in names:
-            found[name] = (*found.get(name, ()), _steps(pattern, steps))
+            found[name] = (*found.get(name, ()), *_ranges(pattern, steps))
     return found
+
+
+def continued(task: Task, before: int, earlier: Asleep) -> Task:
+    """The task of a job that continues a run: `frozen`, which counts the job's own steps, counts those `before` too,
+    and has the steps without a gradient in these."""
+    own = {n for n, p in task.model.named_parameters() if p.requires_grad}
+    found = {glob.escape(name): ranges for name, ranges in earlier.items() if name in own}
+    for pattern, steps in task.frozen.items():
+        later = tuple(range(r.start + before, r.stop + before) for r in _ranges(pattern, steps))
+        found[pattern] = (*found.get(pattern, ()), *later)
+    task = copy(task)
+    object.__setattr__(task, "frozen", found)
+    return task
+
+
+def _ranges(pattern: str, steps: Any) -> tuple[range, ...]:
+    """The steps of an entry of `frozen`, which `continued` gives as ranges."""
+    if isinstance(steps, tuple) and steps and all(isinstance(each, range) for each in steps):
+        return steps
+    return (_steps(pattern, steps),)
 
 
 def _steps(pattern: str, steps: Any) -> range:

@@ -15,7 +15,7 @@ from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import module_keys
 from vgame.program.lower import Lowered, lower_task
 from vgame.runs.forecast import of_bundle
-from vgame.runs.start import start_from
+from vgame.runs.start import frozen_steps, placed, start_from, task_from
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.packing import recipe_of
 from vgame.validation.against import compare_losses
@@ -48,10 +48,11 @@ def prepare_without_log(
     warn_of_rate(task, job.schedule)
     warn_of_batch(task)
     start = start_from(initial_of(job), task.model)
+    task = task_from(task, start)
     schedule, steps = start.schedule(job.schedule), start.before + job.steps
     lowered: Lowered = lower_task(task, schedule, steps, listener)
     warn_of_untrained(task, schedule, lowered.without_gradient)
-    state, scalars = start.lowered(lowered)
+    state, scalars = placed(start, lowered).lowered(lowered)
     named = zip(lowered.program.labels.data, lowered.data, strict=True)
     recipes = {label.name: recipe for label, tensor in named if (recipe := recipe_of(tensor))}
     bundle = Bundle(
@@ -61,7 +62,7 @@ def prepare_without_log(
     )  # fmt: skip
     refuse_invalid(bundle)
     order = Order(task, lowered, state, schedule, job.seed, steps, start.before)
-    return replace(bundle, validation=_validated(order, listener, validate, against))
+    return replace(bundle, validation=_validated(order, listener, validate, against) | frozen_steps(task, steps))
 
 
 def _validated(order: Order, listener: NullProgress, seconds: float, losses: Losses) -> dict[str, Any]:

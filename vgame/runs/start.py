@@ -3,19 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from vgame.errors import JobFileError, VgameError
 from vgame.execute.devices import use_device
+from vgame.job.bundle import Bundle
 from vgame.job.start import Start, load_named, load_weights, read_checkpoint
 from vgame.logged.kernels import LoggedExecutor
+from vgame.program.batches import POSITION
+from vgame.program.frozen import Asleep, continued
+from vgame.program.lower import Lowered
+from vgame.program.operators import RefClass, operand_refs
+from vgame.program.program import Program
 from vgame.runs.folder import executor_of, open_run
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.store import Store
 from vgame.runs.training import advance, state_at
+from vgame.tasks.task import Task
+from vgame.validation.order import frozen_of
+
+FROZEN = "frozen"  # field of validation.json: {name: [[first, last], ...]}
+
+
+@dataclass(frozen=True)
+class Continued(Start):
+    """The start of a job that continues a run: also the run's order, and the steps of each parameter without a
+    gradient, in it and in those that it continues."""
+
+    bundle: Bundle | None = None
+    asleep: Asleep = field(default_factory=dict)
+
+
+def task_from(task: Task, start: Start) -> Task:
+    """The task of a job with this start, its `frozen` counted from the first step of the runs that it continues."""
+    return continued(task, start.before, start.asleep) if isinstance(start, Continued) else task
+
+
+def placed(start: Start, lowered: Lowered) -> Start:
+    """The start, at the first sample if the job reads other data, or in another order, than the run before."""
+    if not isinstance(start, Continued) or POSITION not in start.state or _same_samples(start.bundle, lowered):
+        return start
+    return replace(start, state={**start.state, POSITION: torch.zeros_like(start.state[POSITION])})
+
+
+def _same_samples(bundle: Bundle, lowered: Lowered) -> bool:
+    orders = [_order(program) for program in (bundle.program, lowered.program)]
+    data = zip(bundle.data, lowered.data, strict=False)
+    return (
+        bundle.program.labels.data == lowered.program.labels.data
+        and orders[0][0] == orders[1][0]
+        and all(map(torch.equal, orders[0][1], orders[1][1]))
+        and all(torch.equal(a.reshape(-1), b.reshape(-1)) for a, b in data)
+    )
+
+
+def _order(program: Program) -> tuple[list[Any], list[torch.Tensor]]:
+    """The operators that choose the samples, and the constants that they read."""
+    found = [o for o, label in zip(program.operators, program.labels.operators, strict=True) if label == "data"]
+    refs = [ref for operator in found for ref, _, _ in operand_refs(operator) if ref.cls is RefClass.CONSTANT]
+    return found, [program.constants[ref.index] for ref in refs]
+
+
+def frozen_steps(task: Task, steps: int) -> dict[str, dict[str, list[list[int]]]]:
+    """The field of validation.json for the jobs that continue this one; empty without frozen steps."""
+    found = frozen_of(task, [n for n, p in task.model.named_parameters() if p.requires_grad])
+    spans = {n: [[r.start, min(r.stop - 1, steps)] for r in ranges if r.start <= steps] for n, ranges in found.items()}
+    return {FROZEN: kept} if (kept := {n: s for n, s in spans.items() if s}) else {}
+
+
+def _asleep(bundle: Bundle) -> Asleep:
+    """The steps without a gradient, as validation.json has them: another's file, so of any form."""
+    found = (bundle.validation or {}).get(FROZEN, {})
+    try:
+        return {str(name): tuple(range(int(a), int(z) + 1) for a, z in spans) for name, spans in found.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise VgameError(
+            f"`{FROZEN}` of the run's validation.json is not {{name: [[first, last], ...]}}; start from its weights "
+            "alone: initial=run.state_dict()"
+        ) from None
 
 
 def start_from(initial: Any, model: nn.Module) -> Start:
@@ -51,7 +121,7 @@ def start_of(store: Store) -> Start:
         )
     labels, state = store.bundle.program.labels.state, state_after(store, store.step)
     tensors = {l.name: t.cpu().reshape(l.shape) for l, t in zip(labels, state, strict=True)}
-    return Start(tensors, store.bundle.before + store.step)
+    return Continued(tensors, store.bundle.before + store.step, store.bundle, _asleep(store.bundle))
 
 
 def state_after(store: Store, step: int) -> Any:

@@ -41,9 +41,11 @@ def rows_of_step(task: Task, seed: int, step: int, position: int, draws: Sequenc
 
 
 def frozen_of(task: Task, names: Iterable[str]) -> dict[str, list[range]]:
-    """The steps without a gradient, by name of the parameter: (first, last), or a number of first steps."""
+    """The steps without a gradient, by name of the parameter: (first, last), a number of first steps, or, in a job that
+    continues a run, ranges."""
     spans = {p: s if isinstance(s, tuple) else (1, s) for p, s in task.frozen.items()}
-    found = {n: [range(a, z + 1) for p, (a, z) in spans.items() if fnmatchcase(n, p)] for n in names}
+    ranges = {p: s if isinstance(s[0], range) else (range(s[0], s[1] + 1),) for p, s in spans.items()}
+    found = {n: [each for p, r in ranges.items() if fnmatchcase(n, p) for each in r] for n in names}
     return {name: ranges for name, ranges in found.items() if ranges}
 
 
