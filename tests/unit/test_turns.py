@@ -121,3 +121,66 @@ def test_a_part_of_both_optimizers_is_refused() -> None:
     both = [optim.SGD(ordered.model.parameters(), lr=0.1), optim.SGD(ordered.model.critic.parameters(), lr=0.1)]
     with pytest.raises(ProgramError, match="two optimizers of the task train the same parameter"):
         vgame.prepare(vgame.Job(replace(ordered, optimizer=both), steps=2, interval=1, seed=0))
+
+
+def in_place(model: nn.Module, batch) -> torch.Tensor:
+    batch["x"].mul_(2)
+    return critic_loss(model, batch)
+
+
+def in_a_part(model: nn.Module, batch) -> torch.Tensor:
+    batch["x"].data[:, 1:].zero_()
+    return critic_loss(model, batch)
+
+
+def replacing(model: nn.Module, batch) -> torch.Tensor:
+    batch["x"] = 2 * batch["x"]
+    return critic_loss(model, batch)
+
+
+def adding(model: nn.Module, batch) -> torch.Tensor:
+    batch["fake"] = model.generator(batch["z"])
+    return critic_loss(model, batch)
+
+
+def removing(model: nn.Module, batch) -> torch.Tensor:
+    batch.pop("y", None)
+    return critic_loss(model, {"x": batch.pop("x"), "z": batch["z"]})
+
+
+def in_a_list(model: nn.Module, batch) -> torch.Tensor:
+    batch[0] = 2 * batch[0]
+    return critic_loss(model, {"x": batch[0], "z": batch[1]})
+
+
+def in_place_of_a_list(model: nn.Module, batch) -> torch.Tensor:
+    batch[0].add_(1)
+    return critic_loss(model, {"x": batch[0], "z": batch[1]})
+
+
+@pytest.mark.parametrize("loss", [in_place, in_a_part, replacing, adding, removing, in_a_list, in_place_of_a_list])
+def test_a_batch_that_a_loss_changes_for_the_next_is_refused(loss: Callable) -> None:
+    ordered = task()
+    pair = lambda model, batch: generator_loss(model, {"z": batch[1] if isinstance(batch, list) else batch["z"]})  # noqa: E731
+    data = ordered.data
+    if "list" in loss.__name__:
+        data = [[x, z] for x, z in zip(data["x"], data["z"], strict=True)]
+    with pytest.raises(ProgramError, match=r"a loss changes .* of its batch, which the next loss of the step would"):
+        vgame.prepare(vgame.Job(replace(ordered, loss=[loss, pair], data=data), steps=2, interval=1, seed=0))
+
+
+def test_a_loss_may_change_a_copy_and_the_last_its_batch(tmp_path: Path) -> None:
+    def first(model: nn.Module, batch) -> torch.Tensor:
+        return in_place(model, {name: t.clone() for name, t in batch.items()})
+
+    def last(model: nn.Module, batch) -> torch.Tensor:
+        batch["z"].mul_(2)
+        return generator_loss(model, batch)
+
+    plain = [
+        lambda m, b: critic_loss(m, {"x": 2 * b["x"], "z": b["z"]}),
+        lambda m, b: generator_loss(m, {"z": 2 * b["z"]}),
+    ]
+    one, other = (trained(task(loss=losses), tmp_path / str(n)) for n, losses in enumerate(([first, last], plain)))
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name])

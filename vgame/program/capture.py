@@ -125,7 +125,7 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
     refuse_written_constants(first)
     second = _functional(first, [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))])
-    refuse_written(second, list(parameters))
+    refuse_written(second, list(parameters), len(buffers), list(batch))
     if step.functions[0] != step.functions[1] or not is_repeated(second):
         raise attributes_change(step.changed)
     once = without_repetition(second)

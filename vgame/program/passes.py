@@ -23,7 +23,7 @@ from vgame.program.constants import is_random
 from vgame.program.decompositions import DEEP, Opened
 from vgame.program.hidden_state import Held, own_line
 from vgame.program.origins import label_gradients, module_of
-from vgame.program.refusals import functions, no_gradient, refuse_no_loss
+from vgame.program.refusals import batch_changes, functions, no_gradient, refuse_no_loss
 from vgame.tasks.task import Task
 
 
@@ -36,6 +36,9 @@ class Step:
         self.decided: list[str] = []  # reads of numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
+        self.shared = (
+            len(task.losses) > 1 and task.losses.index(loss) < len(task.losses) - 1
+        )  # its batch, by later ones
         self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
@@ -55,12 +58,15 @@ class Step:
         own = {**dict(self.task.model.named_parameters()), **dict(self.task.model.named_buffers())}
         parameters = {n: self._parameter(p, own[n], n in self.trained) for n, p in parameters.items()}
         buffers = {n: _posing(t.clone(), own[n]) for n, t in buffers.items()}
-        batch = {n: t.clone() for n, t in batch.items()}
+        batch = {n: t.detach() if self.shared else t.clone() for n, t in batch.items()}
+        given = dict(batch)
         tensors = {**parameters, **buffers}
         with _own_tensors(self.task.model), _reparametrize_module(self.task.model, tensors, tie_weights=True):
             held = Held(self.task.model, self.loss)
             loss = self.loss(self.task.model, batch)
             held.refuse_changes()
+            if self.shared and (replaced := [n for n in {**given, **batch} if batch.get(n) is not given.get(n)]):
+                raise batch_changes(replaced)
             refuse_no_loss(loss)
             self.functions.append(functions(loss))
             if self.task.accumulate > 1:

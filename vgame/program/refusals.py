@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -179,11 +179,21 @@ def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
             )
 
 
-def refuse_written(graph: torch.fx.GraphModule, parameters: list[str]) -> None:
-    """Raise ProgramError for parameters written by the step itself: only the optimizer may."""
-    places = dict(zip(graph.graph.find_nodes(op="placeholder"), parameters, strict=False))
-    written = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
-    if written:
+def batch_changes(names: Iterable[str]) -> ProgramError:
+    return ProgramError(
+        f"a loss changes {some_of([*names])} of its batch, which the next loss of the step would read in a loop of "
+        "yours; write to a copy (clone, dict(batch)) in the loss"
+    )
+
+
+def refuse_written(graph: torch.fx.GraphModule, parameters: list[str], buffers: int, batch: list[str]) -> None:
+    """Raise ProgramError for parameters written by the step itself, only the optimizer may, and for a batch that it
+    writes to, unless this is a copy."""
+    places = dict(zip(graph.graph.find_nodes(op="placeholder"), [*parameters, *range(buffers), *batch], strict=False))
+    found = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
+    if changed := [name for name in found if name in batch]:
+        raise batch_changes(changed)
+    if written := [name for name in found if name in parameters]:
         raise ProgramError(
             f"the model writes to its parameters {', '.join(written)}; make them buffers, or let the optimizer change "
             "them"

@@ -55,7 +55,18 @@ class Collated:
         if self.shape is None:
             return loss
         shape = self.shape
-        return lambda model, batch: loss(model, pytree.tree_unflatten(list(batch.values()), shape))
+
+        def restoring(model: Any, batch: dict[str, torch.Tensor]) -> Any:
+            made = pytree.tree_unflatten(list(batch.values()), shape)
+            found = loss(model, made)
+            leaves, after = pytree.tree_flatten(made)
+            if after == shape:  # what the loss has replaced, vgame/program/passes.py looks for in the dictionary
+                batch.update(zip(batch, leaves, strict=True))
+            else:
+                batch.clear()
+            return found
+
+        return restoring
 
 
 def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, ordered: bool = False) -> Collated:
