@@ -123,3 +123,24 @@ def test_modules_that_read_their_version_are_captured_and_loaded(tmp_path) -> No
     again = task(lambda m, b: m(b["x"]).mean(), Versioned(4, 3))
     bundle = vgame.prepare(vgame.Job(again, steps=2, interval=1, seed=1, initial=run.state_dict()))
     assert torch.equal(bundle.state[0], run.state_dict()["weight"].reshape(-1))
+
+
+class Remembering(nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 1}
+
+
+class Forgiving(Remembering):
+    def load_state_dict(self, state, strict=True, assign=False):
+        return super().load_state_dict(state, strict=False, assign=assign)
+
+
+def test_a_state_dict_that_a_run_does_not_keep_is_refused(tmp_path) -> None:
+    loss = lambda m, b: m(b["x"]).mean()  # noqa: E731
+    with pytest.raises(vgame.ProgramError, match=r"the model's state_dict has 1._extra_state, neither parameters nor"):
+        vgame.prepare(vgame.Job(task(loss, nn.Sequential(nn.Linear(4, 4), Remembering(4, 3))), steps=1))
+    run = vgame.train(vgame.prepare(vgame.Job(task(loss, Forgiving(4, 3)), steps=1)), tmp_path / "run")
+    Forgiving(4, 3).load_state_dict(run.state_dict())

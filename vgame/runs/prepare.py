@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from vgame.errors import JobFileError
+from torch import nn
+
+from vgame.errors import JobFileError, ProgramError, some_of
 from vgame.job.bundle import Bundle, LogSpec, refuse_invalid
 from vgame.job.cautions import call_factory, warn_of_batch, warn_of_rate, warn_of_untrained
 from vgame.job.factory import initial_of, make_task
 from vgame.job.file import JobFile, LogTerms
-from vgame.job.state_keys import module_keys
+from vgame.job.state_keys import Keys, module_keys
 from vgame.program.lower import Lowered, lower_task
 from vgame.runs.forecast import of_bundle
 from vgame.runs.start import frozen_steps, placed, start_from, task_from
@@ -52,17 +55,35 @@ def prepare_without_log(
     schedule, steps = start.schedule(job.schedule), start.before + job.steps
     lowered: Lowered = lower_task(task, schedule, steps, listener)
     warn_of_untrained(task, schedule, lowered.without_gradient)
+    keys = module_keys(task.model)
+    _refuse_other_keys(task.model, keys)
     state, scalars = placed(start, lowered).lowered(lowered)
     named = zip(lowered.program.labels.data, lowered.data, strict=True)
     recipes = {label.name: recipe for label, tensor in named if (recipe := recipe_of(tensor))}
     bundle = Bundle(
         lowered.program, state, lowered.data, scalars,
-        job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, module_keys(task.model), start.before,
+        job.seed, job.steps, job.interval, job.depth, job.mode, job.terms, None, keys, start.before,
         recipes, lowered.without_gradient, name=job.name,
     )  # fmt: skip
     refuse_invalid(bundle)
     order = Order(task, lowered, state, schedule, job.seed, steps, start.before)
     return replace(bundle, validation=_validated(order, listener, validate, against) | frozen_steps(task, steps))
+
+
+def _refuse_other_keys(model: nn.Module, keys: Keys) -> None:
+    """Refuse a module whose state_dict has more than a run keeps, if it could not be loaded without it."""
+    state = model.state_dict()
+    if not (other := [key for key in state if key not in keys]):
+        return
+    kept = OrderedDict((key, tensor) for key, tensor in state.items() if key in keys)
+    kept._metadata = getattr(state, "_metadata", None)  # versions of the modules, as in vgame/job/start.py
+    try:
+        model.load_state_dict(kept)
+    except Exception:
+        raise ProgramError(
+            f"the model's state_dict has {some_of(other)}, neither parameters nor buffers (an extra state), which a "
+            "run does not keep, so the trained weights could not be loaded; make buffers of it, or remove it"
+        ) from None
 
 
 def _validated(order: Order, listener: NullProgress, seconds: float, losses: Losses) -> dict[str, Any]:
