@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import vgame
 from vgame.arithmetic import certified
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.numba.compiled import compiled
@@ -282,3 +284,25 @@ def test_words_left_open_by_the_rounding_test_are_rounded_once(kind: str) -> Non
         ours = certified.dot(a, b, bfloat16=True)
         with compiled(False):
             assert torch.equal(certified.dot(a, b, bfloat16=True).view(torch.int32), ours.view(torch.int32))
+
+
+DRAWS = {
+    "rand": lambda x: 1 - torch.rand(4096, dtype=x.dtype),
+    "rand_like": lambda x: 1 - torch.rand_like(x.new_empty(4096)),
+    "uniform": lambda x: 3 - x.new_empty(4096).uniform_(0.5, 3),
+    "an odd end": lambda x: 1.0078125 - x.new_empty(4096).uniform_(0, 1.0078125),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_random_numbers_stay_below_their_end(draw: Callable, tmp_path: Path) -> None:
+    """As torch's do: a distance to the end, 1 - rand() for example, is never 0."""
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return model(batch["x"].float()).square().mean() - 1e-3 * draw(batch["x"]).float().log().mean()
+
+    model = nn.Linear(2, 1)
+    data = {"x": torch.ones(8, 2, dtype=torch.bfloat16)}
+    task = Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, 4)
+    run = vgame.train(vgame.prepare(vgame.Job(task, steps=2)), tmp_path / "run")
+    assert len(run.losses) == 2 and np.isfinite(run.losses).all()

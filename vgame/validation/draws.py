@@ -37,7 +37,12 @@ class Drawn:
         if str(func) == "aten.bernoulli.default":
             given["p"] = given["self"]
         words = [self._words(operator, result.numel()) for operator in draw.operators]
-        return FAMILIES[family](words, given).reshape(result.shape)
+        found = FAMILIES[family](words, given).reshape(result.shape)
+        if result.dtype != torch.bfloat16 or family not in ("rand", "rand_like", "uniform"):
+            return found
+        low, high = (torch.tensor(given.get(end, default)).bfloat16() for end, default in (("from", 0.0), ("to", 1.0)))
+        rounded = found.to(torch.bfloat16).reshape(result.shape)
+        return torch.where(rounded < high, found, low.double())  # not the upper end, as in torch
 
     def _words(self, operator: int | None, count: int) -> T:
         """Unsigned words. A draw that the program omits gets arbitrary words, since no result may depend on it."""

@@ -15,10 +15,15 @@ from vgame.program.constants import is_random
 from vgame.program.lowering import HANDLERS, Builder, Value
 from vgame.program.lowering.conform import conform
 from vgame.program.lowering.marks import Draw, philox_from
+from vgame.program.lowering.random import half_open
 from vgame.program.operators import (
     Ref,
     RefClass,
 )
+
+#: Random numbers below an end.
+UNIFORM = (torch.ops.aten.rand, torch.ops.aten.rand_like, torch.ops.aten.uniform)
+
 
 #: In a node's meta: whether the short form of its rule is valid for its operands (usual.py).
 CHECKED = "checked"
@@ -76,7 +81,11 @@ class Graph:
         try:
             if handler is None:
                 raise ProgramError("no rule")
-            value = self._conformed(node, handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs)))
+            value = handler(self.b, *self._resolve(node.args), **self._resolve(node.kwargs))
+            if getattr(node.target, "overloadpacket", None) in UNIFORM and node.meta["val"].dtype == torch.bfloat16:
+                ends = node.args[1:3] if node.target.overloadpacket is torch.ops.aten.uniform else ()
+                value = half_open(self.b, value, *ends, *(0.0, 1.0)[len(ends) :])
+            value = self._conformed(node, value)
             if is_random(node):
                 self.draws.append(Draw(str(node.target), philox_from(self.b.operators, known)))
             return value

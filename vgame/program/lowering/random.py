@@ -38,6 +38,16 @@ def _top_bits(b: Builder, shape: Ints) -> Value:
     return b.map(Function.ITOF, b.map(Function.ISHR, b.random_words(shape), 8))
 
 
+def half_open(b: Builder, value: Value, low: Number, high: Number) -> Value:
+    """Numbers in [low, high) before they are rounded to bfloat16: one that would become `high` becomes `low`, as
+    torch's does."""
+    end = torch.tensor(float(high)).bfloat16()
+    below = torch.nextafter(end, torch.tensor(-torch.inf).bfloat16())
+    middle = (float(end) + float(below)) / 2  # rounds to the one whose last bit is 0
+    compare = Function.LT if int(end.view(torch.int16)) % 2 == 0 else Function.LE
+    return b.select(b.map(compare, value, middle), value, float(torch.tensor(float(low)).bfloat16()))
+
+
 @lowers("rand.default")
 def rand(b: Builder, shape: Ints, **_: Any) -> Value:
     """Multiples of 2^-24 in [0, 1)."""
