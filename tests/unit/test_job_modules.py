@@ -47,7 +47,7 @@ def put(
     """A job in a folder with a module `name` and other files, read."""
     folder.mkdir(exist_ok=True)
     for file, text in files.items():
-        place = folder / f"{file.replace('__', '/')}.py"
+        place = folder / f"{file.replace('__', '/', 1)}.py"
         place.parent.mkdir(exist_ok=True)
         place.write_text(text)
     (folder / f"{name}.py").write_text(HEAD + head + TASK.format(lazy=lazy, arguments=arguments))
@@ -72,6 +72,7 @@ def measured(job: vgame.Job) -> float:
         "from helper import SCALE\n",
         "import helper as h\nSCALE = h.SCALE\n",
         "from parts.inner import SCALE\n",
+        "import pkg.a, sys\nfrom pkg import b, c\nassert pkg.b is b and pkg.a.b is b and c.b is b\nSCALE = b.SCALE\n",
         "import importlib\nSCALE = importlib.import_module('helper').SCALE\n",
         "import os, sys\nsys.path.append(os.path.dirname(__file__) + '/parts')\nfrom inner import SCALE\n",
     ],
@@ -79,7 +80,9 @@ def measured(job: vgame.Job) -> float:
 def test_two_jobs_with_modules_of_the_same_names(head: str, tmp_path: Path) -> None:
     def job(name: str, value: str) -> vgame.Job:
         inner = "from helper import SCALE\n"
-        return put(tmp_path / name, head=head.format(value), helper=f"SCALE = {value}\n", parts__inner=inner)
+        package = {"pkg____init__": "from . import b\n", "pkg__a": "from . import b\n", "pkg__c": "import pkg.b as b\n"}
+        files = {"helper": f"SCALE = {value}\n", "parts__inner": inner, "pkg__b": inner} | package
+        return put(tmp_path / name, head=head.format(value), **files)
 
     a, b = job("a", "0.5"), job("b", "2.0")
     assert (rate(a), rate(b), measured(a), measured(b)) == (0.5, 2.0, 0.5, 2.0)

@@ -73,11 +73,10 @@ class Modules:
         spec.name, spec.loader = name, _Loader(name, str(spec.origin), self)
         return spec
 
-    def is_taken(self, name: str, file: str) -> bool:
+    def is_taken(self, name: str, module: ModuleType) -> bool:
         """Whether another module has this name in this process; an earlier version of the same file does not count."""
-        other = self.others.get(name)
-        earlier = _loader(other) and _loader(other).path == file
-        return other is not None and not earlier
+        other = self.others.get(name, module)
+        return other is not module and not (_loader(other) and other.__file__ == module.__file__)
 
     def renamed_to(self, name: str) -> str:
         """The name in this process of a module that the job's code calls `name`."""
@@ -96,9 +95,11 @@ class Modules:
 
     def _show(self, name: str, module: ModuleType) -> None:
         """Give other code, such as pickle, the module by its name; two jobs' modules of one name by neither."""
-        sys.modules[module.__name__] = module
+        sys.modules[name] = self.others[name] if self.is_taken(name, module) else module
+        if module.__name__ != name:
+            sys.modules[module.__name__] = module
         nested = any(modules.inside for _, modules in _FOLDERS.values())
-        if module.__name__ != name and not nested and (other := self.others.get(name)) and _loader(other):
+        if sys.modules[name] is not module and not nested and _loader(other := self.others[name]):
             sys.modules[name] = _Ambiguous(name, str(other.__file__), str(module.__file__))
 
     def _import_own(
@@ -122,7 +123,7 @@ class _Loader(SourceFileLoader):
         self.owner = owner
 
     def exec_module(self, module: ModuleType) -> None:
-        if self.owner.is_taken(self.name, self.path):
+        if self.owner.is_taken(self.name, module) and not hasattr(module, "__path__"):  # a package's names its parts
             module.__name__ = f"{self.name.replace('.', '_')}_of_job_{self.owner.number}"
             sys.modules[module.__name__] = module
         vars(module)["__builtins__"] = self.owner.builtins
