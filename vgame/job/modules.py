@@ -156,13 +156,12 @@ def modules_of(folder: Path) -> Modules:
 
 
 def _names(folder: Path) -> set[str]:
-    """Names of the modules and packages of a folder, those without __init__.py too where no other package has the
-    name."""
+    """Names of the modules and packages of a folder, those without __init__.py too where nothing else has the name."""
     found = {module.name for module in pkgutil.iter_modules([str(folder)])}
     for inner in folder.iterdir() if os.access(folder, os.R_OK) else ():
         if inner.name not in found and inner.is_dir() and inner.name.isidentifier():
             spec = PathFinder.find_spec(inner.name, [str(folder), *sys.path])
-            if spec is not None and spec.origin is None and str(inner) in list(spec.submodule_search_locations or ()):
+            if spec is not None and spec.origin is None and set(spec.submodule_search_locations or ()) == {str(inner)}:
                 found.add(inner.name)
     return found - _KEPT
 
