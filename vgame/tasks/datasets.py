@@ -91,7 +91,9 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
     _refuse_chance(source, samples, parts, make, _generators(source) != before)
     spread = [n * count // size for n in range(size)]
     kept = [fresh(samples[i]) for i in spread]
-    whole = _collated(fresh(make(samples)), count)
+    made = make(samples)
+    del samples  # before the copy: large data fit in memory twice
+    whole = _collated(fresh(made), count)
     _refuse_batches(source, dict(zip(spread, kept, strict=True)), make, whole.tensors)
     return replace(
         whole,
