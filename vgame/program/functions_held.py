@@ -75,7 +75,7 @@ def _held_functions(value: Any) -> list[Any]:
         elif isinstance(value, MethodType):
             todo += [value.__func__, value.__self__]
         else:
-            todo += [part for _, part in _parts("", value)]
+            todo += [part for _, part in parts("", value)]
     return found
 
 
@@ -96,7 +96,7 @@ def _read(functions: Sequence[Any]) -> dict[str, Any]:
         elif id(value) not in seen:
             seen.add(id(value))
             found[path] = _words(path, value)
-            todo += _parts(path, value)
+            todo += parts(path, value)
     return found
 
 
@@ -115,7 +115,8 @@ def _words(path: str, value: Any) -> Any:
     return len(value) if isinstance(value, STANDARD[:6]) else None
 
 
-def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
+def parts(path: str, value: Any) -> list[tuple[str, Any]]:
+    """(path, part) of the parts of an object outside torch."""
     if isinstance(value, FunctionType):
         return _of_function(path, value)
     if isinstance(value, MethodType):

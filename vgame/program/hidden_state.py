@@ -109,8 +109,8 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None
     held = {key for values in optimizer.state.values() for key, value in values.items() if begins(value)}
     if held:
         raise ProgramError(
-            f"the optimizer {name} already holds {', '.join(sorted(held))}, but a run starts from a new optimizer; "
-            "create it again"
+            f"the optimizer {name} already holds {', '.join(sorted(held))}, but a run starts from a new optimizer: "
+            "create it again; let its first step make a state that is not constant"
         )
 
 

@@ -71,7 +71,7 @@ def _schedulers_of(task: Task, optimizer: Optimizer) -> Sequence[LRScheduler]:
 
 
 def _rates_alone(optimizer: Optimizer, schedulers: Sequence[LRScheduler], steps: int) -> list[list[float]] | None:
-    """The learning rates of each group; None if the schedulers change more than them."""
+    """The learning rates of each group; None if the schedulers change more than them, or read more than options."""
     rates: list[list[float]] = [[] for _ in optimizer.param_groups]
     first = None
     for groups in scheduled(optimizer, schedulers, steps):
@@ -80,7 +80,7 @@ def _rates_alone(optimizer: Optimizer, schedulers: Sequence[LRScheduler], steps:
             return None
         for column, group in zip(rates, groups, strict=True):
             column.append(float(group["lr"]))
-    return rates
+    return rates if all(len(column) == steps for column in rates) else None
 
 
 def _others(group: Mapping[str, Any]) -> dict[str, Any]:

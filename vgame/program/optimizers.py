@@ -7,10 +7,12 @@ A rule owns its slots (state tensors beside each parameter) and its scalars (tab
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -192,8 +194,9 @@ def check_groups(optimizer: torch.optim.Optimizer) -> None:
         _check(type(optimizer).__name__, optimizer.param_groups, group)
 
 
+TORCHS = f"{Path(torch.__file__).parent}{os.sep}"  # begins the names of torch's files
 #: Methods that a subclass may override without changing the step.
-HARMLESS = {"__init__", "__repr__", "zero_grad", "state_dict", "load_state_dict", "add_param_group"}
+HARMLESS = {"__init__", "__repr__", "state_dict", "load_state_dict", "add_param_group"}
 
 
 def _sgd(group: Mapping[str, Any]) -> Rule:
@@ -218,6 +221,11 @@ def _base(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer] | Non
     return next((base for base in RULES if isinstance(optimizer, base)), None)
 
 
+def _unwrapped(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The step inside torch's own wrappers."""
+    return inspect.unwrap(step, stop=lambda f: not f.__code__.co_filename.startswith(TORCHS))
+
+
 def has_rule(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it is a plain optimizer of `RULES`. All others are played."""
     base = _base(optimizer)
@@ -226,7 +234,9 @@ def has_rule(optimizer: torch.optim.Optimizer) -> bool:
     kinds = type(optimizer).__mro__
     own = {name for kind in kinds[: kinds.index(base)] for name in vars(kind)}.union(vars(optimizer)) - {"step"}
     methods = {name for name in own - HARMLESS if callable(getattr(base, name, None))}
-    plain = inspect.unwrap(type(optimizer).step) is inspect.unwrap(base.step)
+    step, owner = _unwrapped(type(optimizer).step), next(kind for kind in base.__mro__ if "step" in vars(kind))
+    written = inspect.getsourcefile(owner) == step.__code__.co_filename  # not put into torch's class from outside
+    plain = step is _unwrapped(base.step) and written
     if not plain or methods - {"__module__", "__doc__", "__getstate__", "__setstate__"}:
         return False
     return not any(group.get(key) for group in optimizer.param_groups for key in ("maximize", "amsgrad"))

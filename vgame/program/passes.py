@@ -22,6 +22,7 @@ from vgame.errors import ProgramError
 from vgame.program.constants import is_random
 from vgame.program.decompositions import DEEP, Opened
 from vgame.program.hidden_state import Held, own_line
+from vgame.program.later_step import later_step, shown
 from vgame.program.origins import label_gradients, module_of
 from vgame.program.refusals import batch_changes, functions, no_gradient, refuse_no_loss
 from vgame.tasks.task import Task
@@ -36,9 +37,8 @@ class Step:
         self.decided: list[str] = []  # reads of numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
-        self.shared = (
-            len(task.losses) > 1 and task.losses.index(loss) < len(task.losses) - 1
-        )  # its batch, by later ones
+        self.shared = loss is not task.losses[-1]  # its batch, by later losses
+        self.later = later_step(task)
         self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
@@ -46,7 +46,9 @@ class Step:
         without gradients."""
         with Opened() as opened:
             self.decided = opened.decided
-            return self._pass(True, *inputs[:3]), self._pass(False, *inputs[3:])
+            first = self._pass(True, *inputs[:3])
+            with shown(self.later):
+                return first, self._pass(False, *inputs[3:])
 
     def _pass(
         self,

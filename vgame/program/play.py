@@ -9,7 +9,6 @@ numbers is computed.
 
 from __future__ import annotations
 
-import warnings
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +18,10 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
+from vgame.program.copied import Watch, clear_gradients, copied, follow, untouched
 from vgame.program.functions_held import unchanged_outside
 from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
@@ -72,12 +72,21 @@ def play(
 def scheduled(
     optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler], steps: int
 ) -> Iterator[list[dict[str, Any]]]:
-    """The options of every group at each step, as the schedulers set them."""
+    """The options of every group at each step, as the schedulers set them; the optimizer does not step, so the options
+    end where a scheduler reads or changes more than options."""
     with unchanged_outside(optimizer, schedulers):
-        copied, followers = _copied(optimizer, schedulers)
+        copy, followers = copied(optimizer, schedulers)
+        watch = Watch(copy, followers)
         for _ in range(steps):
-            yield [deepcopy({k: v for k, v in group.items() if k != "params"}) for group in copied.param_groups]
-            _follow(followers)
+            if watch.read:
+                return
+            yield [deepcopy({k: v for k, v in group.items() if k != "params"}) for group in copy.param_groups]
+            try:
+                follow(followers, untouched)
+            except ProgramError:
+                if watch.read:
+                    return
+                raise
 
 
 class _Stage:
@@ -92,7 +101,7 @@ class _Stage:
         asleep: Mapping[int, Sequence[range]],
     ) -> None:
         self.name = type(optimizer).__name__
-        self.optimizer, self.schedulers = _copied(optimizer, schedulers)
+        self.optimizer, self.schedulers = copied(optimizer, schedulers)
         self.parameters, self.others = {}, {}
         self.played: dict[Key, Played] = {}
         self.asleep: dict[Key, Sequence[range]] = {}
@@ -108,6 +117,7 @@ class _Stage:
 
     def step(self, step: int, rates: Sequence[float] | None) -> None:
         recorder = Recorder(self.name)
+        clear_gradients(self.optimizer)
         for key, p in (self.parameters | self.others).items():
             awake = key in self.parameters and not any(step in steps for steps in self.asleep[key])
             p.grad = torch.empty_like(p, requires_grad=False) if awake else None
@@ -126,7 +136,7 @@ class _Stage:
         for key, p in self.others.items():
             recorder.refuse_changed(key, p)
         self._note(step, {key: recorder.end(key, p, _slots(self.optimizer, p)) for key, p in self.parameters.items()})
-        _follow(self.schedulers)
+        follow(self.schedulers)
 
     def _note(self, step: int, outcomes: Mapping[Key, Outcome]) -> None:
         """Add a step to every record; split records of parameters with different treatment."""
@@ -167,56 +177,6 @@ class _Stage:
 
 def _slots(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> dict[str, torch.Tensor]:
     return {key: value for key, value in optimizer.state.get(p, {}).items() if without_data(value)}
-
-
-def _copied(
-    optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]
-) -> tuple[torch.optim.Optimizer, list[LRScheduler]]:
-    """Copies of optimizer and schedulers, over parameters without data; the copies share objects as the originals
-    do."""
-    copied = object.__new__(type(optimizer))
-    memo: dict[int, Any] = {id(optimizer): copied}
-    for p in (p for group in optimizer.param_groups for p in group["params"]):
-        memo[id(p)] = torch.nn.Parameter(torch.empty_like(p, device="meta"))
-        memo |= {id(v): _empty(k, v, p) for k, v in optimizer.state.get(p, {}).items() if isinstance(v, torch.Tensor)}
-    vars(copied).update(deepcopy({k: v for k, v in vars(optimizer).items() if k != "step"}, memo))
-    for group in copied.param_groups:  # the plain loops; the other variants differ only in kernel launches
-        group.update({key: False for key in ("foreach", "fused", "capturable", "differentiable") if key in group})
-    return copied, [_follower(s, memo) for s in schedulers]
-
-
-def _empty(key: str, value: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    """A tensor of the state without its data; counters keep their value."""
-    counter = key == "step" or (value.dim() == 0 and p.dim() > 0)
-    return deepcopy(value) if counter else torch.empty_like(value, device="meta")
-
-
-def _follower(scheduler: LRScheduler, memo: dict[int, Any]) -> LRScheduler:
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise ProgramError(
-            "ReduceLROnPlateau depends on the values of a metric, which cannot be captured; use a scheduler that "
-            "depends only on the step"
-        )
-    if not isinstance(scheduler, LRScheduler):
-        raise ProgramError(
-            f"the scheduler is a {type(scheduler).__name__}; a torch.optim.lr_scheduler.LRScheduler is expected"
-        )
-    if id(scheduler.optimizer) not in memo:
-        raise ProgramError(f"the scheduler {type(scheduler).__name__} belongs to another optimizer than the task's")
-    return deepcopy(scheduler, memo)
-
-
-def _follow(schedulers: Sequence[LRScheduler]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a warning that the copy's step is not the one wrapped by the scheduler
-        for scheduler in schedulers:
-            try:
-                scheduler.step()
-            except Exception as error:
-                raise ProgramError(
-                    f"the scheduler {type(scheduler).__name__} fails at a step of the job: {error}; configure it for "
-                    "as many steps as the job has"
-                ) from None
 
 
 @contextmanager

@@ -69,6 +69,22 @@ class Outcome:
     made: tuple[tuple[str, float], ...]
 
 
+class Counters(TorchDispatchMode):
+    """Keeps the values of counters that a step creates on its parameter's device, which has no data here."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **_counted(args, kwargs or {}))
+
+
+def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keep the values of counters that an optimizer creates on its parameter's device, since numbers depend on
+    them."""
+    made = kwargs.get("device") is not None and not any(without_data(t) for t in tree_leaves((args, kwargs)))
+    size = args[0] if args else ()
+    single = not (size.dim() if isinstance(size, torch.Tensor) else isinstance(size, list | tuple) and len(size))
+    return kwargs | {"device": torch.device("cpu")} if made and single else kwargs
+
+
 class Recorder(TorchDispatchMode):
     """Records every operator on tensors without data; all others are executed."""
 
@@ -136,7 +152,7 @@ class Recorder(TorchDispatchMode):
         return label
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = self._counted(args, kwargs or {})
+        kwargs = _counted(args, kwargs or {})
         inputs = [t for t in tree_leaves((args, kwargs)) if without_data(t)]
         before = [_memory(t) for t in inputs]
         result = func(*args, **kwargs)
@@ -156,15 +172,6 @@ class Recorder(TorchDispatchMode):
         else:
             self._operation(func, args, kwargs, inputs, outputs)
         return result
-
-    @staticmethod
-    def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Keep the values of counters that an optimizer creates on its parameter's device, since numbers depend on
-        them."""
-        made = kwargs.get("device") is not None and not any(without_data(t) for t in tree_leaves((args, kwargs)))
-        size = args[0] if args else ()
-        single = not (size.dim() if isinstance(size, torch.Tensor) else isinstance(size, list | tuple) and len(size))
-        return kwargs | {"device": torch.device("cpu")} if made and single else kwargs
 
     def _fill(self, tensor: torch.Tensor, number: float, owners: list[Any]) -> None:
         self.fills += 1

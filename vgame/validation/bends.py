@@ -26,6 +26,8 @@ def steps_of_rates(
     own = [s for s in task.schedulers if s.optimizer is optimizer]
     if own:
         line = [float(groups[0]["lr"]) for groups in scheduled(optimizer, own, last)]
+        if len(line) < last:  # a scheduler reads more than options: all steps are played
+            return {1, min(2, steps), min(PLAYED, steps)}
     elif rates is not None:
         line = [rates(step)[0] for step in range(1, last + 1)]
     else:

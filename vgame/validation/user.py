@@ -17,14 +17,14 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import get_ema_avg_fn, get_swa_avg_fn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from vgame.program.autocast import as_on_cuda
 from vgame.program.capture import _restored, _train, _without_mkldnn, _without_validation
+from vgame.program.copied import clear_gradients, copied, follow, like, parameters
 from vgame.program.hidden_state import line_of
 from vgame.program.optimizers import has_rule, rule_of
-from vgame.program.play import _copied, _follow
-from vgame.program.recorder import Recorder
+from vgame.program.play import scheduled
+from vgame.program.recorder import Counters
 from vgame.program.torchs_steps import without_values
 from vgame.tasks.task import Task
 from vgame.validation.budget import Budget, Exhausted
@@ -184,19 +184,20 @@ class AtStep:
         """`trained`: names of the parameters with a gradient, by `id`."""
         self.optimizer, self.step, self.rates = optimizer, step, rates
         schedulers = [s for s in task.schedulers if s.optimizer is optimizer]
-        self.copied, followers = _copied(optimizer, schedulers)
+        self.copied, followers = copied(optimizer, schedulers)
         self.names: dict[int, str] = {}  # by id of the copy's parameter
-        pairs = zip(_parameters(optimizer), _parameters(self.copied), strict=True)
+        pairs = zip(parameters(optimizer), parameters(self.copied), strict=True)
         self.names = {id(c): trained[id(p)] for p, c in pairs if id(p) in trained}
         self.asleep = asleep
         self.rules = [rule_of(optimizer, group) for group in optimizer.param_groups] if has_rule(optimizer) else []
         self.slots = {slot.name: slot for rule in self.rules for slot in rule.slots}
-        self.quick = bool(self.rules) and not any(name in asleep for name in self.names.values())
+        alone = len(list(scheduled(optimizer, schedulers, step))) == step  # schedulers need no steps of the optimizer
+        self.quick = bool(self.rules) and alone and not any(name in asleep for name in self.names.values())
         for played in range(1, step):
             budget.check()
             if not self.quick:
                 self._play(played)
-            _follow(followers)
+            follow(followers)
         if self.quick and step > 1:
             self._count()
         if rates is not None:
@@ -223,11 +224,12 @@ class AtStep:
     def _play(self, step: int) -> None:
         if self.rates is not None:
             self._set_rates(step)
-        for p in _parameters(self.copied):
+        clear_gradients(self.copied)
+        for p in parameters(self.copied):
             name = self.names.get(id(p))
             rests = name is None or any(step in steps for steps in self.asleep.get(name, ()))
             p.grad = None if rests else torch.empty_like(p, requires_grad=False)
-        with without_values(), _Counters():
+        with without_values(), Counters():
             type(self.optimizer).step(self.copied)
 
     def _set_rates(self, step: int) -> None:
@@ -262,12 +264,12 @@ class AtStep:
         """The optimizer over parameters with data; parameters outside `values` have neither data nor gradient."""
         memo: dict[int, Any] = {}
         mine: dict[str, nn.Parameter] = {}
-        for p in _parameters(self.copied):
+        for p in parameters(self.copied):
             name = self.names.get(id(p), "")
             if name not in values:
-                memo[id(p)] = nn.Parameter(torch.empty(0))
+                memo[id(p)] = like(p, torch.empty(0))
                 continue
-            memo[id(p)] = mine[name] = real = nn.Parameter(torch.empty(values[name].shape))
+            memo[id(p)] = mine[name] = real = like(p, torch.empty(values[name].shape))
             shadows.put(real, values[name])
             if self.awake(name):
                 real.grad = torch.empty(real.shape)
@@ -296,17 +298,6 @@ class AtStep:
         if value is not None:
             shadows.put(real, value)
         return real
-
-
-class _Counters(TorchDispatchMode):
-    """Keeps the values of counters that a step creates on its parameter's device, which has no data here."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **Recorder._counted(args, kwargs or {}))
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[nn.Parameter]:
-    return (p for group in optimizer.param_groups for p in group["params"])
 
 
 def averaged(average: float | str, old: Tensors, new: Tensors, step: int) -> Side:
