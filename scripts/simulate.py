@@ -37,16 +37,13 @@ GAME = ("frauds", "ghost", "places", "revm_calls", "revm_chain", "revm_node", "s
 #: No story of disputes runs these (tests/simulation/test_simulation.py), nor vgame.delivery.
 IDLE = (
     "agents/bonus", "agents/client", "agents/delivery", "agents/local_run", "agents/notify",
-    "attacks/exchange", "chain/http", "job/terms", "system/threads",
+    "attacks/exchange", "chain/http", "job/factory", "job/modules", "job/terms", "system/threads",
 )  # fmt: skip
 UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
 SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
-TURNS = (  # where a role has several endpoints
-    *(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus")),
-    "vgame/chain/turns.py",
-)
+TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # a role has several endpoints
 UNUSED = {
     "dispute": (*SALES, *SEVERAL, *TURNS), "sale": (*SEVERAL, *TURNS), "several": (*SALES, *TURNS),
     "chorus": SALES, "bazaar": (),

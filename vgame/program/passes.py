@@ -37,7 +37,7 @@ class Step:
         self.decided: list[str] = []  # reads of numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
-        self.shared = loss is not task.losses[-1]  # its batch, by later losses
+        self.shared = task.losses.index(loss) < len(task.losses) - 1  # its batch, by later losses
         self.later = later_step(task)
         self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 
