@@ -36,7 +36,7 @@ ROOMS = ("agents", "attacks", "chain", "commit", "dispute", "errors.py", "job", 
 GAME = ("frauds", "ghost", "places", "revm_calls", "revm_chain", "revm_node", "scene", "toy")
 #: No story of disputes runs these (tests/simulation/test_simulation.py), nor vgame.delivery.
 IDLE = (
-    "agents/bonus", "agents/client", "agents/delivery", "agents/local_run", "agents/notify",
+    "agents/bonus", "agents/bonus_conditions", "agents/client", "agents/delivery", "agents/local_run", "agents/notify",
     "attacks/exchange", "chain/http", "job/factory", "job/modules", "job/terms", "system/threads",
 )  # fmt: skip
 UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
