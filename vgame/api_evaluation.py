@@ -39,6 +39,10 @@ class Measured(nn.Module):
             if not tensor.is_floating_point():
                 self.sizes.register_buffer(name, torch.zeros(()))
 
+    def train(self, mode: bool = True) -> Measured:
+        """Nothing: the model stays as its eval() leaves it."""
+        return self
+
 
 @dataclass(frozen=True)
 class Evaluated:

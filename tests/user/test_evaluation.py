@@ -23,17 +23,23 @@ from vgame.program.lowering import HANDLERS
 
 
 class Net(nn.Module):
-    """Batch norm and dropout, which behave differently in evaluation; tied weights; a buffer that no state_dict has."""
+    """Batch norm, dropout and a mode of its own, which behave differently in evaluation; tied weights; a buffer that no
+    state_dict has."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.moves = True
         self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
         self.last.weight = self.first.weight
         self.dropout = nn.Dropout(0.5)
         self.register_buffer("shift", torch.ones(4), persistent=False)
 
+    def train(self, mode: bool = True) -> nn.Module:
+        self.moves = mode
+        return super().train(mode)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
+        if self.moves:
             self.shift = self.shift + 0.25
         return self.last(self.dropout(F.relu(self.norm(self.first(x))))) + self.shift
 
