@@ -208,6 +208,27 @@ def test_modules_keep_their_modes() -> None:
     assert [m.training for m in model.modules()] == [True, True, False]
     assert _running_mean(model.eval()), "a model in evaluation mode as a whole is trained"
     assert [m.training for m in model.modules()] == [False, False, False]
+    model[0].train()
+    assert not _running_mean(model), "a model of which a part is in training mode"
+    assert [m.training for m in model.modules()] == [False, True, False]
+
+
+class Merging(nn.Linear):
+    """Its weight holds a low-rank part in evaluation mode, as in LoRA."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        if mode != self.training:
+            self.weight.data += -1 if mode else 1
+        return super().train(mode)
+
+
+def test_a_train_that_changes_tensors_is_refused() -> None:
+    model = nn.Sequential(Merging(3, 3)).eval()
+    merged = model[0].weight.clone()
+    with pytest.raises(ProgramError, match=r"changes the model's tensors \(0.weight\).* call model.train\(\) before"):
+        lowered(model)
+    assert torch.equal(model[0].weight, merged) and not model.training
+    lowered(model.train())
 
 
 def test_every_unsupported_operator_is_named_with_its_modules() -> None:

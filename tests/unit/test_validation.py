@@ -56,6 +56,23 @@ def test_a_step_with_everything_is_the_same() -> None:
     assert set(found.tally.compared) == {"loss and gradients", "clipping", "optimizer", "average"}
 
 
+class Freezing(nn.Sequential):
+    """As the backbones of mmdetection, whose train() calls _freeze_stages."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        self[0].requires_grad_(not mode)
+        return self
+
+
+def test_parameters_that_train_freezes_are_not_trained() -> None:
+    model = Freezing(nn.Linear(6, 8), nn.Linear(8, 4))
+    one = task(model, optimizer=lambda p: torch.optim.AdamW(p, weight_decay=0.1))
+    assert report(one).complete
+    assert lower_task(one, None, 2).marks.turns[0].gradients.keys() == {"1.weight", "1.bias"}
+    assert all(p.requires_grad for p in model.parameters()), "a capture does not change the model"
+
+
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.1),
     "adam": lambda p: torch.optim.Adam(p, amsgrad=True),

@@ -25,7 +25,7 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from vgame.errors import ProgramError, VgameError
+from vgame.errors import ProgramError, VgameError, some_of
 from vgame.program.autocast import as_on_cuda
 from vgame.program.captured import Captured
 from vgame.program.hidden_state import (
@@ -70,13 +70,13 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
     refuse_types(task, parameters, buffers)
-    trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in owned)
     batch = task.samples(torch.arange(task.batch) % task.population)
-    wrapper = Step(task, loss, trained)
     try:
         with ExitStack() as stack:
             stack.enter_context(_restored(task.model, loss))
-            _train(task.model)
+            _train(task.model)  # which may freeze parameters
+            trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in owned)
+            wrapper = Step(task, loss, trained)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
             stack.enter_context(_without_validation())
@@ -168,21 +168,42 @@ def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
 
 
 def _train(model: nn.Module) -> None:
-    """Set training mode. In a model that is already in training mode, modules in evaluation mode keep it."""
-    frozen = [module for module in model.modules() if model.training and not module.training]
+    """Set training mode. If any module is already in training mode, those in evaluation mode keep it. ProgramError for
+    a train() of the user's that changes tensors, which it may do at each call."""
+    own = any(type(module).train is not nn.Module.train for module in model.modules())
+    before = {name: (t, t.detach().clone()) for name, t in _tensors(model).items() if own}
+    trains = any(module.training for module in model.modules())
+    frozen = [module for module in model.modules() if trains and not module.training]
     model.train()
     for module in frozen:
         module.training = False
+    now = _tensors(model)
+    changed = [name for name, (t, was) in before.items() if now.get(name) is not t or not torch.equal(t, was)]
+    if changed:
+        with torch.no_grad():
+            for tensor, was in before.values():
+                tensor.copy_(was)
+        raise ProgramError(
+            f"model.train() changes the model's tensors ({some_of(changed)}), but a job starts from the model as it "
+            "is; call model.train() before the task is made, and let it change modes only"
+        )
+
+
+def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 @contextmanager
 def _restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
     """Context that restores every module's tensors, attributes and mode (torch loses the tensors of a module that is
-    used twice)."""
+    used twice), and which parameters are frozen."""
     before = [(each, copy(each)) for each in containers(roots_of(model, losses))]
+    frozen = [(p, p.requires_grad) for p in model.parameters()]
     try:
         yield
     finally:
+        for parameter, trains in frozen:
+            parameter.requires_grad_(trains)
         for each, parts in before:
             if not same_parts(each, parts):
                 each.clear()

@@ -105,8 +105,8 @@ def gradients(
 ) -> Side:
     """`loss`, `gradient.NAME` (None if torch computes none) and `buffer.NAME` after the batches of a step."""
     side, total = Side(), torch.zeros((), dtype=dtype)
-    trains = any(p.requires_grad for p in task.model.parameters())  # an evaluation has no gradients
     with as_trained(task.model):
+        trains = any(p.requires_grad for p in task.model.parameters())  # an evaluation has no gradients
         shadows = shadows or Shadows(budget, dtype=dtype)
         tensors = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
         for name, tensor in tensors.items():
