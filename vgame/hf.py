@@ -8,8 +8,12 @@ samples is vgame's.
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
+import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from types import FunctionType
 from typing import Any
@@ -21,11 +25,13 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Weigh
 from vgame.api_job import Job
 from vgame.errors import JobFileError, VgameError, missing_package
 from vgame.job.file import usual_interval
+from vgame.program.hidden_state import own_line
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Batch, Task
 
 try:
     import accelerate  # noqa: F401  transformers makes no Trainer without it
+    import transformers
     from transformers import Trainer
 except ModuleNotFoundError as error:
     raise missing_package(error) from None
@@ -59,12 +65,16 @@ NOTHING: tuple[object, ...] = (None, False, 0, "", [], {}, "no")
 METHODS = re.compile(
     "_?(compute_loss|create_optimizer|create_scheduler|get_optimizer_cls_and_kwargs|get_decay_parameter_names"
     "|get_train_sampler|get_num_items_in_batch|.*remove_unused_columns|.*collator_with_removed_columns|get_learning_rate"
-    "|set_signature_columns_if_needed|eval.*|predict.*|get_(eval|test)_.*|save.*|load.*|log|maybe_log_save_evaluate"
+    "|set_signature_columns_if_needed|eval.*|predict.*|get_(eval|test)_.*|save.*|load.*"
     "|determine_best_metric|get_output_dir|store_flos|floating_point_ops|init_hf_repo|.*hub|push_.*|finish_.*"
     "|create_model_card|hyperparameter_search|hp_.*|report_to_hp_search|tune_.*|call_model_init|is_.*_process_zero"
     "|(add|pop|remove)_callback|track_num_input_tokens|num_(examples|tokens)|end|issue_.*|validate_args|__init__"
     "|get_total_train_batch_size)"
 )
+#: Methods that train() calls between two steps.
+BETWEEN = ("log", "_maybe_log_save_evaluate")
+#: Attributes of a trainer that change from step to step.
+CHANGING = ("state", "control", "optimizer", "lr_scheduler", "callback_handler")
 HARMLESS = ("DefaultFlowCallback", "ProgressCallback", "PrinterCallback", "NotebookProgressCallback")
 
 
@@ -86,14 +96,16 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
         raise JobFileError("a job does not support these settings of the trainer: " + "; ".join(problems))
     assert data.batches is not None, "a DataLoader has them"
     steps = _steps(trainer, data.batches)
-    optimizer = trainer.create_optimizer()
-    task = _task(trainer, data, optimizer, trainer.create_scheduler(steps, optimizer))
+    trainer.create_optimizer()
+    trainer.create_scheduler(steps, trainer.optimizer)
+    trainer.model.train()  # every module, as in train(), after the optimizer is made
+    task = _task(trainer, data)
     every = interval or min(_save_steps(args, steps), usual_interval(steps))
     seed = args.seed if args.data_seed is None else args.data_seed
     return Job(task, steps=steps, interval=every, seed=seed, **options)
 
 
-def _task(trainer: Trainer, data: Collated, optimizer: torch.optim.Optimizer, scheduler: Any) -> Task:
+def _task(trainer: Trainer, data: Collated) -> Task:
     """The task of a trainer. A loss that counts its items over the whole step is a sum over one large batch; other
     losses are the mean over the step's batches."""
     args, pieces = trainer.args, trainer.args.gradient_accumulation_steps
@@ -104,20 +116,60 @@ def _task(trainer: Trainer, data: Collated, optimizer: torch.optim.Optimizer, sc
     def loss(model: torch.nn.Module, inputs: Batch) -> torch.Tensor:
         items = trainer._get_num_items_in_batch([inputs], torch.device("cpu"))
         if part >= len(next(iter(inputs.values()))):
-            return trainer.compute_loss(model, dict(inputs), num_items_in_batch=items)
+            return _loss(trainer, model, dict(inputs), items)
         split = zip(*(tensor.split(part) for tensor in inputs.values()), strict=True)
         parts = [dict(zip(inputs, tensors, strict=True)) for tensors in split]
-        return sum(trainer.compute_loss(model, each, num_items_in_batch=items) for each in parts)
+        return sum(_loss(trainer, model, each, items) for each in parts)
 
     return Task(
         trainer.model,
         loss,
-        optimizer,
+        trainer.optimizer,
         replace(data, batch=data.batch * pieces if summed else data.batch),
         clip=args.max_grad_norm or None,
         accumulate=1 if summed else pieces,
-        schedulers=[scheduler],
+        schedulers=[trainer.lr_scheduler],
     )
+
+
+class _Changing:
+    """An attribute of a trainer that changes from step to step: its own attributes cannot be read."""
+
+    is_local_process_zero = is_world_process_zero = True
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        frames = traceback.extract_stack(sys._getframe(1))
+        where = own_line(f for f in frames if not f.filename.startswith(os.path.dirname(transformers.__file__)))
+        raise JobFileError(
+            f"compute_loss reads {self._name}.{name}{where}, which changes from step to step, but the loss of a job is "
+            "the same in all steps; remove it from compute_loss"
+        )
+
+
+@contextmanager
+def _in_train(trainer: Trainer) -> Iterator[None]:
+    """Context in which the trainer's attributes are those within train(), which logs nothing; CHANGING ones are
+    refused."""
+    own = vars(trainer)
+    here = {name: _Changing(name) for name in CHANGING} | {"is_in_train": True, "log": lambda *_, **__: None}
+    before = {name: own[name] for name in here if name in own}
+    own.update(here)
+    try:
+        yield
+    finally:
+        for name in here:
+            own.pop(name, None)
+        own.update(before)
+
+
+def _loss(trainer: Trainer, model: torch.nn.Module, inputs: dict[str, torch.Tensor], items: Any) -> torch.Tensor:
+    with _in_train(trainer):
+        return trainer.compute_loss(model, inputs, num_items_in_batch=items)
 
 
 def _is_summed(trainer: Trainer, batch: Batch) -> bool:
@@ -139,7 +191,7 @@ def _is_of_one_batch(trainer: Trainer, data: Collated) -> bool:
 
     def of(some: torch.Tensor) -> float:
         batch = {name: tensor[some] for name, tensor in data.tensors.items()}
-        return float(trainer.compute_loss(model, batch, num_items_in_batch=items))
+        return float(_loss(trainer, model, batch, items))
 
     training = model.training
     try:
@@ -177,7 +229,8 @@ def _problems(trainer: Trainer) -> Iterator[str]:
     for name, method in vars(Trainer).items():
         own = getattr(trainer, name, None) if isinstance(method, FunctionType) else None
         if own is not None and getattr(own, "__func__", own) is not method and not METHODS.fullmatch(name):
-            yield f"a {name} of {type(trainer).__name__} (write it into compute_loss)"
+            instead = "remove it: a job does not call it" if name in BETWEEN else "write it into compute_loss"
+            yield f"a {name} of {type(trainer).__name__} ({instead})"
     sampler = trainer._get_train_sampler()
     if not isinstance(sampler, RandomSampler | SequentialSampler | WeightedRandomSampler):
         yield f"samples by {type(sampler).__name__} (train_sampling_strategy = 'random')"

@@ -142,6 +142,11 @@ def test_all_unsupported_settings_are_listed_at_once(tmp_path) -> None:
     assert "parameters of torch.float16 (model.float())" in text and "collate_fn gives another batch each time" in text
 
 
+class OwnLog(InOrder):
+    def log(self, logs, start_time=None):
+        self.optimizer.param_groups[0]["lr"] /= 2
+
+
 class OwnLoader(InOrder):
     def get_train_dataloader(self):
         return super().get_train_dataloader()
@@ -171,6 +176,7 @@ class OwnClip(InOrder):
         ),
         ({"kind": OwnLoader}, "a get_train_dataloader of OwnLoader"),
         ({"kind": OwnBoth}, "a create_optimizer_and_scheduler of OwnBoth"),
+        ({"kind": OwnLog}, r"a log of OwnLog \(remove it: a job does not call it\)"),
         ({"kind": OwnClip}, "a _clip_grad_norm of OwnClip"),
         ({"callbacks": [transformers.EarlyStoppingCallback()]}, "the callback EarlyStoppingCallback"),
         ({"dataloader_drop_last": True, "kind": transformers.Trainer, "per_device_train_batch_size": 3}, "drop_last"),
@@ -217,6 +223,58 @@ def test_accumulated_losses_are_the_trainers_whatever_the_model_counts(made, tmp
     log = [entry["loss"] for entry in theirs.state.log_history if "grad_norm" in entry]
     assert run.losses == pytest.approx(log, rel=2e-4, abs=1e-6)
     assert all(torch.allclose(run.state_dict()[n], t, rtol=1e-3, atol=2e-5) for n, t in after.items())
+
+
+READS = {
+    "state.global_step": lambda own: own.state.global_step,
+    "state.epoch": lambda own: own.state.epoch or 0,
+    "lr_scheduler.get_last_lr": lambda own: own._get_learning_rate(),
+    "optimizer.param_groups": lambda own: own.optimizer.param_groups[0]["lr"] if own.optimizer else 0.0,
+    "control.should_log": lambda own: float(own.control.should_log),
+}
+
+
+class Reading(InOrder):
+    read = staticmethod(lambda own: 1.0)
+
+    def compute_loss(self, *args, **kwargs):
+        if self.state.is_world_process_zero and self.is_in_train:
+            self.log({"aux": 1.0})
+        return super().compute_loss(*args, **kwargs) * self.read(self)
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_loss_that_reads_what_changes_between_steps_is_refused(name: str, tmp_path) -> None:
+    made = trainer(tmp_path, kind=Reading)
+    made.read = READS[name]
+    with pytest.raises(vgame.JobFileError, match=rf"compute_loss reads {name}, test_hf.py line \d+, which changes"):
+        vgame.prepare(job_from(made), validate=0)
+
+
+def test_a_loss_runs_as_within_train(tmp_path) -> None:
+    made = trainer(tmp_path, kind=Reading)
+    state, optimizer = made.state, made.optimizer
+    vgame.prepare(job_from(made), validate=0)
+    assert made.state is state and not made.is_in_train and "log" not in vars(made) and optimizer is None
+    assert made.optimizer.param_groups and made.state.log_history == []
+
+
+class Setting(InOrder):
+    """As in older examples: both methods set an attribute, and return nothing."""
+
+    def create_optimizer(self, model=None):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        self.lr_scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+
+def test_the_job_has_what_the_trainer_holds_and_every_module_in_training_mode(tmp_path) -> None:
+    made = trainer(tmp_path, kind=Setting)
+    made.model.bert.embeddings.eval()
+    task = job_from(made).task
+    assert task.optimizer is made.optimizer and list(task.schedulers) == [made.lr_scheduler]
+    assert all(module.training for module in task.model.modules())
 
 
 FACTORY = """
