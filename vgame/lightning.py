@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from vgame.api_job import Job
 from vgame.errors import JobFileError, VgameError
+from vgame.program.capture import _restored, _train
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Task
 
@@ -71,7 +72,7 @@ def job_from(
     """
     problems, found = list(_problems(module, data, trainer)), None
     loader = _loader(data)
-    problems += _prepared(module)
+    problems += [*_prepared(module), *_modes(module)]
     try:
         found = collate(loader)
     except VgameError as error:
@@ -220,6 +221,19 @@ def _prepared(module: Any) -> Iterator[str]:
             getattr(module, name)(*(["fit"] if name == "setup" else []))
         except Exception as error:  # a user's method can raise anything
             yield f"{name} fails: {type(error).__name__}: {error}"
+
+
+def _modes(module: Any) -> Iterator[str]:
+    """A capture trains a module as its train() leaves it; Trainer.fit as the user left it."""
+
+    def now() -> list[bool]:
+        return [m.training for m in module.modules()] + [p.requires_grad for p in module.parameters()]
+
+    before = now()
+    with _restored(module):
+        _train(module)
+        if now() != before:
+            yield "the module's modes, as Trainer.fit does not call module.train() (call it before)"
 
 
 def _overridden(owner: Any) -> Iterator[str]:

@@ -183,6 +183,26 @@ def test_a_step_that_counts_is_refused(by: str, tmp_path) -> None:
     assert module.current_epoch == module.global_step == 0
 
 
+class Freezing(Net):
+    def train(self, mode=True):
+        super().train(mode)
+        self.net[0].requires_grad_(not mode)
+        return self
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_modes_are_those_that_fit_finds(tmp_path) -> None:
+    """Since 2.2, fit does not call train()."""
+    for module in (Net().eval(), Freezing()):
+        with pytest.raises(vgame.JobFileError, match=r"the module's modes, as Trainer.fit does not call module.train"):
+            job_from(module, Data(), trainer(tmp_path))
+        assert all(p.requires_grad for p in module.parameters())
+    part = Net()
+    part.net[1].eval()
+    for module in (part, Freezing().train()):
+        assert job_from(module, Data(), trainer(tmp_path)).task.model is module
+
+
 class Built(Net):
     def setup(self, stage: str) -> None:
         self.net = nn.Linear(3, 2)
