@@ -81,6 +81,10 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "radam": torch.optim.RAdam,
     "rprop": torch.optim.Rprop,
     "asgd": torch.optim.ASGD,
+    "asgd that averages": lambda p: torch.optim.ASGD(p, t0=2),
+    "two rates of the same words": lambda p: torch.optim.SGD(
+        [{"params": each, "lr": rate} for each, rate in zip([*p], (0.1, 0.1 + 1e-10) * 2, strict=True)]
+    ),
     "adafactor": torch.optim.Adafactor,
 }
 
