@@ -15,6 +15,7 @@ from vgame.errors import ContractError, JobFileError, ProgramError, VgameError
 from vgame.job.factory import make_task
 from vgame.job.file import JobFile, read_job_file
 from vgame.program.lower import lower_task
+from vgame.program.optimizer_plan import _ratio
 from vgame.program.optimizers import check_groups
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Task
@@ -197,10 +198,11 @@ def test_invalid_numbers_of_an_optimizer_are_refused(group: dict, expected: str)
 
 def test_invalid_numbers_of_a_second_group_are_refused() -> None:
     p = [torch.nn.Parameter(torch.ones(1)) for _ in "ab"]
+    sgd = torch.optim.SGD([{"params": p[:1], "lr": 0.0}, {"params": p[1:], "lr": 1.0}])
+    check_groups(sgd)
     for first, second in ((0.0, 1.0), (1e-300, 1e30)):
-        sgd = torch.optim.SGD([{"params": p[:1], "lr": first}, {"params": p[1:], "lr": second}])
         with pytest.raises(ProgramError, match="the schedule sets the rate of the first group"):
-            check_groups(sgd)
+            _ratio("SGD", second, first)
     sgd.param_groups[0]["dampening"] = math.nan
     with pytest.raises(ProgramError, match="SGD with dampening = nan"):
         check_groups(sgd)

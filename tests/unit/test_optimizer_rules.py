@@ -14,11 +14,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from vgame.arithmetic.functions import Function
-from vgame.errors import ValidationError
+from vgame.errors import ProgramError, ValidationError
 from vgame.program import optimizers
 from vgame.program.lower import lower_task
 from vgame.program.lowering.builder import Builder, Value
 from vgame.program.optimizers import Slot
+from vgame.program.schedule import Schedule
 from vgame.tasks.task import Task
 from vgame.validation.steps import Order, validate
 from vgame.validation.user import AtStep
@@ -104,3 +105,20 @@ def test_validation_fills_its_slots_at_their_scale(monkeypatch: pytest.MonkeyPat
 def test_validation_finds_a_wrong_rule() -> None:
     with with_rule(0.876), pytest.raises(ValidationError, match="differs in the stage 'optimizer'"):
         validate(order(), 200.0)
+
+
+def groups(kind: Any) -> Any:
+    """An optimizer whose first group has the rate 0."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        first, *rest = parameters
+        return kind([{"params": [first], "lr": 0.0}, {"params": rest}], lr=0.1)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.RMSprop])
+def test_a_schedule_scales_no_first_group_of_rate_zero(kind: Any) -> None:
+    lowered(groups(kind))  # without a schedule nothing is scaled
+    with pytest.raises(ProgramError, match=f"{kind.__name__} with lr = 0.1 in a group: the schedule sets the rate of"):
+        lowered(groups(kind), schedule=Schedule(lr="0.1"))

@@ -13,7 +13,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vgame.errors import JobFileError
+from vgame.errors import JobFileError, ProgramError
 from vgame.program.frozen import Asleep
 from vgame.program.optimizers import check_groups, check_rates, has_rule
 from vgame.program.play import Played, play, scheduled
@@ -94,5 +94,17 @@ def _scheduled_rates(task: Task, optimizer: Optimizer, schedule: Schedule | None
     base = float(task.optimizers[0].param_groups[0]["lr"])
     if schedule is None:
         return [lambda t, lr=float(group["lr"]): Fraction(repr(lr)) for group in groups]
-    ratios = [Fraction(1.0 if group["lr"] == base else float(group["lr"]) / base) for group in groups]
+    ratios = [_ratio(type(optimizer).__name__, float(group["lr"]), base) for group in groups]
     return [lambda t, ratio=ratio: schedule.rate(t, steps) * ratio for ratio in ratios]
+
+
+def _ratio(name: str, rate: float, base: float) -> Fraction:
+    """A group's rate over that of the first group of all."""
+    if rate == base:
+        return Fraction(1)
+    if rate >= 2.0**127 * base:
+        raise ProgramError(
+            f"{name} with lr = {rate} in a group: the schedule sets the rate of the first group, {base}, and scales "
+            "the others; a ratio below 2^127 is expected"
+        )
+    return Fraction(rate / base)

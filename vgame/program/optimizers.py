@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
@@ -163,19 +163,13 @@ def _complement(rate: Rate, decay: Fraction) -> Real:
 LEAST = {"lr": 0.0, "weight_decay": 0.0, "eps": 0.0, "momentum": 0.0, "dampening": -(2.0**127)}
 
 
-def _check(name: str, groups: Sequence[Mapping[str, Any]], group: Mapping[str, Any]) -> None:
+def _check(name: str, group: Mapping[str, Any]) -> None:
     """Raise ProgramError unless torch accepts every number of a group."""
     for key, least in LEAST.items():
         if key in group and not least <= float(group[key]) < 2.0**127:
             raise ProgramError(f"{name} with {key} = {group[key]}: a number from {least:g} to 2^127 is expected")
     if not all(0 <= float(beta) < 1 for beta in group.get("betas", ())):
         raise ProgramError(f"{name} with betas = {group['betas']}: numbers of at least 0 and below 1 are expected")
-    first, rate = (float(g["lr"]) for g in (groups[0], group))
-    if rate and rate >= 2.0**127 * first:
-        raise ProgramError(
-            f"{name} with lr = {rate} in a group: the schedule sets the rate of the first group, {first}, and scales "
-            "the others; a ratio below 2^127 is expected"
-        )
 
 
 def check_rates(optimizer: torch.optim.Optimizer) -> None:
@@ -191,7 +185,7 @@ def check_rates(optimizer: torch.optim.Optimizer) -> None:
 def check_groups(optimizer: torch.optim.Optimizer) -> None:
     """Raise ProgramError for a number that torch would refuse."""
     for group in optimizer.param_groups:
-        _check(type(optimizer).__name__, optimizer.param_groups, group)
+        _check(type(optimizer).__name__, group)
 
 
 TORCHS = f"{Path(torch.__file__).parent}{os.sep}"  # begins the names of torch's files
