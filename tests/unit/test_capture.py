@@ -231,6 +231,18 @@ def test_a_train_that_changes_tensors_is_refused() -> None:
     lowered(model.train())
 
 
+class Hiding(nn.Sequential):
+    def named_parameters(self, *args, **kwargs):
+        return self[1].named_parameters("1")
+
+
+def test_names_that_the_model_hides_are_refused() -> None:
+    with pytest.raises(
+        ProgramError, match=r"own named_parameters.* gives other tensors than torch's \(0.bias, 0.weight"
+    ):
+        lowered(Hiding(nn.Linear(3, 3), nn.Linear(3, 3)))
+
+
 def test_every_unsupported_operator_is_named_with_its_modules() -> None:
     model = nn.Sequential(
         Made(lambda m, x: torch.fft.fft(x).real),

@@ -73,6 +73,19 @@ def test_parameters_that_train_freezes_are_not_trained() -> None:
     assert all(p.requires_grad for p in model.parameters()), "a capture does not change the model"
 
 
+class Adapted(nn.Sequential):
+    """As in libraries of adapters, parameters() gives the optimizer the adapter alone."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return self[1].parameters()
+
+
+def test_parameters_that_the_model_does_not_give_are_not_trained() -> None:
+    one = task(Adapted(nn.Linear(6, 8), nn.Linear(8, 4)), clip=0.01)
+    assert report(one).complete and lower_task(one, None, 2).marks.turns[0].gradients.keys() == {"1.weight", "1.bias"}
+    assert one.model[0].weight.grad is None
+
+
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.1),
     "adam": lambda p: torch.optim.Adam(p, amsgrad=True),

@@ -59,13 +59,18 @@ _FAKE = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
 def capture(task: Task) -> tuple[Captured, ...]:
     """The training step of a task, one graph for each loss. Deterministic: a second capture gives the same graphs."""
     refuse_outside(task)
+    return tuple(_capture(task, loss, own) for loss, own in zip(task.losses, owned(task), strict=True))
+
+
+def owned(task: Task) -> list[set[int]]:
+    """For each loss the parameters that it trains, by `id`: those of its optimizer; of a single loss, those that the
+    model's parameters() gives."""
     if len(task.losses) == 1:
-        return (_capture(task, task.losses[0], {id(p) for p in task.model.parameters()}),)
-    owned = [{id(p) for g in o.param_groups for p in g["params"]} for o in task.optimizers]
-    return tuple(_capture(task, loss, own) for loss, own in zip(task.losses, owned, strict=True))
+        return [{id(p) for p in task.model.parameters()}]
+    return [{id(p) for g in o.param_groups for p in g["params"]} for o in task.optimizers]
 
 
-def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
+def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
     """Capture one loss, with the gradients of its parameters."""
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
@@ -75,7 +80,7 @@ def _capture(task: Task, loss: Callable[..., Any], owned: set[int]) -> Captured:
         with ExitStack() as stack:
             stack.enter_context(_restored(task.model, loss))
             _train(task.model)  # which may freeze parameters
-            trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in owned)
+            trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in own)
             wrapper = Step(task, loss, trained)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
@@ -198,7 +203,7 @@ def _restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
     """Context that restores every module's tensors, attributes and mode (torch loses the tensors of a module that is
     used twice), and which parameters are frozen."""
     before = [(each, copy(each)) for each in containers(roots_of(model, losses))]
-    frozen = [(p, p.requires_grad) for p in model.parameters()]
+    frozen = [(p, p.requires_grad) for _, p in model.named_parameters()]
     try:
         yield
     finally:

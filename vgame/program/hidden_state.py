@@ -52,6 +52,13 @@ def is_library_file(file: str) -> bool:
 
 def refuse_outside(task: Task) -> None:
     """Raise ProgramError if the task's parameters and optimizer have hooks or other state besides their values."""
+    model = task.model
+    given = {*dict(model.named_parameters()), *dict(model.named_buffers())}
+    if other := given ^ {*dict(nn.Module.named_parameters(model)), *dict(nn.Module.named_buffers(model))}:
+        raise ProgramError(
+            "the model's own named_parameters() or named_buffers() gives other tensors than torch's "
+            f"({some_of(sorted(other))}); remove it (parameters() may give the optimizer some of them)"
+        )
     for name, parameter in task.model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise ProgramError(

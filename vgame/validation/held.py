@@ -39,7 +39,9 @@ class Held:
 
     def __init__(self, roots: Mapping[str, Any], without: nn.Module) -> None:
         self.found: dict[str, Any] = {f"the generator of {name}": state for name, state in _generators().items()}
-        self.without = {id(each) for each in (*without.modules(), *without.parameters(), *without.buffers())}
+        self.without = {
+            id(each) for each in (*without.modules(), *dict(without.named_parameters()).values(), *without.buffers())
+        }
         seen: set[int] = set()
         todo = deque(roots.items())
         while todo and len(self.found) < MOST:

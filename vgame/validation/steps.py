@@ -17,6 +17,7 @@ import torch
 
 from vgame.errors import ValidationError
 from vgame.program.batches import POSITION
+from vgame.program.capture import owned
 from vgame.program.lowering.builder import Value
 from vgame.program.lowering.marks import Turn
 from vgame.program.operators import Ref, RefClass
@@ -228,11 +229,11 @@ class _Validation:
         return rows
 
     def _untrained(self, number: int, turn: Turn, theirs: user.Side) -> Iterator[str]:
-        """Parameters of this loss's optimizers that get a gradient only in torch."""
-        own = {id(p) for o in self._optimizers(number) for group in o.param_groups for p in group["params"]}
+        """Parameters of this loss that get a gradient only in torch."""
+        own = owned(self.task)[number]
         for name, parameter in self.task.model.named_parameters():
-            counts = len(self.marks.turns) == 1 or id(parameter) in own
-            if counts and name not in turn.gradients and theirs.exact.get(f"gradient.{name}") is not None:
+            only = name not in turn.gradients and theirs.exact.get(f"gradient.{name}") is not None
+            if only and id(parameter) in own:
                 yield f"gradient.{name}"
 
     def _optimizers(self, number: int) -> Sequence[torch.optim.Optimizer]:

@@ -74,7 +74,7 @@ def as_trained(model: nn.Module) -> ExitStack:
 @contextmanager
 def _same_contents(model: nn.Module) -> Iterator[None]:
     """Context that restores the contents of parameters and buffers, and the gradients."""
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors = [t for _, t in (*model.named_parameters(), *model.named_buffers())]
     before = [(t, t.detach().clone(), t.grad) for t in tensors]
     chance = torch.get_rng_state()
     try:
@@ -106,7 +106,7 @@ def gradients(
     """`loss`, `gradient.NAME` (None if torch computes none) and `buffer.NAME` after the batches of a step."""
     side, total = Side(), torch.zeros((), dtype=dtype)
     with as_trained(task.model):
-        trains = any(p.requires_grad for p in task.model.parameters())  # an evaluation has no gradients
+        trains = any(p.requires_grad for _, p in task.model.named_parameters())  # an evaluation has no gradients
         shadows = shadows or Shadows(budget, dtype=dtype)
         tensors = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
         for name, tensor in tensors.items():
