@@ -173,7 +173,7 @@ TASKS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a frozen model": (
         {"model": nn.Linear(4, 3).requires_grad_(False)},
-        r"changes no state tensor \(weight, bias\): there is nothing to train; .*requires_grad_\(True\)$",
+        r"all parameters \(weight, bias\) are frozen: there is nothing to train; .*requires_grad_\(True\)$",
     ),
     "a bare rate": ({"schedule": 0.1}, r"`schedule` = 0\.1; vgame\.Constant\(lr=\"0\.01\"\) or another schedule"),
     "a mode": ({"mode": "exact"}, r"`mode` = 'exact'; it should be 'correct', 'logged', 'nearest' or 'fp32'$"),

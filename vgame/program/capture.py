@@ -42,6 +42,7 @@ from vgame.program.passes import Step
 from vgame.program.refusals import (
     _fails,
     decides_by_values,
+    nothing_to_train,
     refuse_other_names,
     refuse_types,
     refuse_unknown_shapes,
@@ -50,7 +51,7 @@ from vgame.program.refusals import (
 )
 from vgame.program.retrace import is_repeated, without_repetition
 from vgame.program.seeds import unset
-from vgame.tasks.task import Task
+from vgame.tasks.task import TOTALS, Task
 
 aten = torch.ops.aten
 _FAKE = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
@@ -81,6 +82,8 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
             stack.enter_context(_restored(task.model, loss))
             _train(task.model)  # which may freeze parameters
             trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in own)
+            if not trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
+                raise nothing_to_train([name for name, p in parameters.items() if id(p) in own])
             wrapper = Step(task, loss, trained)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())

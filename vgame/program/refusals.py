@@ -67,6 +67,13 @@ def no_gradient(names: Sequence[str]) -> ProgramError:
     )
 
 
+def nothing_to_train(names: Sequence[str]) -> ProgramError:
+    """The error for a loss all of whose parameters are frozen."""
+    return ProgramError(
+        f"all parameters ({some_of(names)}) are frozen: there is nothing to train; unfreeze one: requires_grad_(True)"
+    )
+
+
 def decides_by_values(where: str) -> ProgramError:
     return ProgramError(
         f"the model branches on the values of its tensors ({where}), which cannot be captured; "
