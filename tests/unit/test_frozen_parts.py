@@ -7,13 +7,15 @@ from itertools import pairwise
 
 import pytest
 import torch
-from optimizer_steps import STEPS, compare, lowered, network
+from optimizer_steps import STEPS, compare, data, loss, lowered, network
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from vgame.errors import JobFileError, ProgramError
 from vgame.execute.executor import Executor
+from vgame.program.lower import lower_task
 from vgame.program.schedule import Schedule
+from vgame.tasks.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,6 +55,22 @@ def test_a_frozen_part_keeps_its_words() -> None:
 def test_invalid_frozen_parts_are_named(frozen: dict, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(lambda p: optim.SGD(p, lr=0.1), frozen=frozen)
+
+
+def test_a_loss_that_reads_which_parts_are_frozen_is_refused() -> None:
+    def penalised(model: nn.Module, batch: dict) -> torch.Tensor:
+        return loss(model, batch) + sum(p.square().sum() for p in model.parameters() if p.requires_grad)
+
+    for frozen in ({}, {"0.*": 2}):
+        model = network()
+        task = Task(model, penalised, optim.SGD(model.parameters(), lr=0.1), data(), 8, frozen=frozen)
+        if frozen:
+            with pytest.raises(
+                ProgramError, match=r"reads requires_grad of 0.weight, test_frozen_parts.py line \d+, wh"
+            ):
+                lower_task(task, None, 4)
+        else:
+            lower_task(task, None, 4)
 
 
 def two(parameters) -> list[optim.Optimizer]:

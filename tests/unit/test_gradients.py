@@ -194,3 +194,9 @@ def test_a_loss_that_depends_on_its_data_alone_is_refused() -> None:
     model = Net(lambda m, x: F.relu(x.requires_grad_()))
     with pytest.raises(ProgramError, match="depends on no trained parameter"):
         lowered(model)
+
+
+def test_a_loss_that_reads_a_gradient_is_refused() -> None:
+    """It is that of the step before, if the loop calls zero_grad() after the forward pass."""
+    with pytest.raises(ProgramError, match=r"reads the gradient of last.bias, test_gradients.py line \d+, which is"):
+        lowered(Net(lambda m, x: m.last(x) if m.last.bias.grad is None else x))

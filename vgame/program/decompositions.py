@@ -6,9 +6,11 @@ cannot be traced.
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
 from vgame.program.constants import Known
-from vgame.program.hidden_state import own_line
+from vgame.program.hidden_state import is_library_file, own_line
 from vgame.program.refusals import refuse_torchvisions_chance
 
 
@@ -94,6 +96,7 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
 
 
 T = torch.Tensor
+GRADIENT, TRAINS = T.grad.__get__, T.requires_grad.__get__  # reads of attributes
 DEEP = 40  # most stack frames between the read of a number and the user's line
 #: Functions that return a Python number, or a shape that depends on values.
 DECIDING = frozenset(
@@ -123,9 +126,11 @@ DECIDING = frozenset(
 class Opened(TorchFunctionMode):
     """Context that computes the functions above by their compositions, and lets the model branch on constants."""
 
-    def __init__(self) -> None:
+    def __init__(self, frozen: Iterable[str] = ()) -> None:
+        """`frozen`: patterns of parameters without a gradient in some steps."""
         super().__init__()
-        self.known = Known()
+        self.known, self.frozen = Known(), tuple(frozen)
+        self.parameters: dict[int, str] = {}  # names of the model's parameters, by `id`
         self.decided: list[str] = []  # reads of numbers or shapes from unknown values, with their places
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -138,6 +143,8 @@ class Opened(TorchFunctionMode):
         if function == T.data.__set__:
             what = f"{args[0].dtype} {tuple(args[0].shape)}"
             raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
+        if function in (GRADIENT, TRAINS) and (name := self.parameters.get(id(args[0]))) is not None:
+            self._refuse_read(function, name, args[0])
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
             args, function = (args[0].shape, args[1] == 1), torch.full  # a layer never or always dropped: a constant
         if function in DECIDING:
@@ -149,6 +156,22 @@ class Opened(TorchFunctionMode):
         if function is T.__getitem__ and _has_mask(args[1]) and (real := self.known.replaced(args[1])) is not None:
             args = (args[0], _without_masks(real))
         return function(*args, **kwargs)
+
+    def _refuse_read(self, function: Any, name: str, parameter: torch.Tensor) -> None:
+        """Raise ProgramError if the user's code reads what differs between the steps of a loop, but not of a job."""
+        if is_library_file(sys._getframe(2).f_code.co_filename):
+            return
+        where = own_line(traceback.extract_stack(limit=DEEP))
+        if function == GRADIENT and parameter.grad is None:
+            raise ProgramError(
+                f"the loss reads the gradient of {name}{where}, which is that of the step before until zero_grad() is "
+                "called; remove it (gradients inside a loss: torch.autograd.grad)"
+            )
+        if function == TRAINS and any(fnmatchcase(name, pattern) for pattern in self.frozen):
+            raise ProgramError(
+                f"the loss reads requires_grad of {name}{where}, which stays True where `frozen` stops its gradient; "
+                "choose the same parameters in all steps, by their names"
+            )
 
 
 def _without_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:

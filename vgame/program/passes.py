@@ -44,8 +44,8 @@ class Step:
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
         """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
         without gradients."""
-        with Opened() as opened:
-            self.decided = opened.decided
+        with Opened(self.task.frozen) as self.opened:
+            self.decided = self.opened.decided
             first = self._pass(True, *inputs[:3])
             with shown(self.later):
                 return first, self._pass(False, *inputs[3:])
@@ -59,6 +59,7 @@ class Step:
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
         own = {**dict(self.task.model.named_parameters()), **dict(self.task.model.named_buffers())}
         parameters = {n: self._parameter(p, own[n], n in self.trained) for n, p in parameters.items()}
+        self.opened.parameters = {id(p): n for n, p in parameters.items()}
         buffers = {n: _posing(t.clone(), own[n]) for n, t in buffers.items()}
         batch = {n: t.detach() if self.shared else t.clone() for n, t in batch.items()}
         given = dict(batch)
