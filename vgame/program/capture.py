@@ -46,6 +46,7 @@ from vgame.program.refusals import (
     refuse_other_names,
     refuse_types,
     refuse_unknown_shapes,
+    refuse_wrappers,
     refuse_written,
     refuse_written_constants,
 )
@@ -59,6 +60,7 @@ _FAKE = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
 
 def capture(task: Task) -> tuple[Captured, ...]:
     """The training step of a task, one graph for each loss. Deterministic: a second capture gives the same graphs."""
+    refuse_wrappers(task.model)
     refuse_outside(task)
     return tuple(_capture(task, loss, own) for loss, own in zip(task.losses, owned(task), strict=True))
 
@@ -131,11 +133,11 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     inputs = (parameters, buffers, batch)
     again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, for placeholders of the second pass
     first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
-    refuse_written_constants(first)
+    refuse_written_constants(first, step.written)
     second = _functional(first, [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))])
-    refuse_written(second, list(parameters), len(buffers), list(batch))
+    refuse_written(second, list(parameters), len(buffers), list(batch), step.task.model)
     if step.functions[0] != step.functions[1] or not is_repeated(second):
-        raise attributes_change(step.changed)
+        raise attributes_change(step.changed, step.left)
     once = without_repetition(second)
     once.graph.eliminate_dead_code()
     _scale_of_dropout(once)

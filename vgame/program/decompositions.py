@@ -6,6 +6,7 @@ cannot be traced.
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -96,6 +97,7 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
 
 
 T = torch.Tensor
+WRITES = re.compile("(?!requires_grad_)[a-z]\\w*_|__i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)__|__setitem__")
 GRADIENT, TRAINS = T.grad.__get__, T.requires_grad.__get__  # reads of attributes
 DEEP = 40  # most stack frames between the read of a number and the user's line
 #: Functions that return a Python number, or a shape that depends on values.
@@ -130,6 +132,7 @@ class Opened(TorchFunctionMode):
         """`frozen`: patterns of parameters without a gradient in some steps."""
         super().__init__()
         self.known, self.frozen = Known(), tuple(frozen)
+        self.written: list[str] = []  # places of writes to tensors outside the model
         self.parameters: dict[int, str] = {}  # names of the model's parameters, by `id`
         self.decided: list[str] = []  # reads of numbers or shapes from unknown values, with their places
 
@@ -145,6 +148,8 @@ class Opened(TorchFunctionMode):
             raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
         if function in (GRADIENT, TRAINS) and (name := self.parameters.get(id(args[0]))) is not None:
             self._refuse_read(function, name, args[0])
+        if args and type(args[0]) in (T, torch.nn.Parameter) and _writes(function):
+            self.written.append(own_line(traceback.extract_stack(limit=DEEP)))
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
             args, function = (args[0].shape, args[1] == 1), torch.full  # a layer never or always dropped: a constant
         if function in DECIDING:
@@ -199,6 +204,11 @@ def _marked(name: str) -> Iterator[None]:
         yield
     finally:
         fx_traceback.current_meta["custom"] = before
+
+
+def _writes(function: Any) -> bool:
+    """Whether a method changes the values of its tensor, by its name."""
+    return WRITES.fullmatch(getattr(function, "__name__", "")) is not None
 
 
 def _is_limit(bound: Any) -> bool:

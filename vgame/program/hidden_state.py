@@ -145,7 +145,11 @@ class Held:
     def __init__(self, model: nn.Module, loss: Any) -> None:
         self.model, self.roots = model, roots_of(model, [loss])
         self.values, self.parameters, self.buffers = _values(self.roots), _parameters(model), _buffers(model)
-        self.chance = _chance()
+        self.chance, self.modes = _chance(), _modes(model)
+
+    def left(self) -> list[str]:
+        """The modules whose mode has changed."""
+        return [name for name, mode in _modes(self.model).items() if self.modes.get(name, mode) != mode]
 
     def changed(self) -> list[str]:
         """The names of numbers, strings, tensors and None that have changed."""
@@ -180,11 +184,16 @@ class Held:
         """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes."""
         now = _values(self.roots)
         if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(self.values.get(path))]:
-            raise attributes_change(counted)
+            raise attributes_change(counted, [])
 
 
-def attributes_change(names: list[str]) -> ProgramError:
-    """The error for attributes that have other values at the next forward pass."""
+def attributes_change(names: list[str], left: list[str]) -> ProgramError:
+    """The error for attributes that have other values at the next forward pass; `left`: modules with another mode."""
+    if left:
+        return ProgramError(
+            f"the loss leaves modules in another mode ({some_of(left)}), in which the next step would run; set the "
+            "mode back: module.train(before), before = module.training"
+        )
     some = some_of(names)
     if not names:
         return ProgramError(
@@ -251,6 +260,10 @@ def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     return dict(model.named_buffers(remove_duplicate=False))
+
+
+def _modes(model: nn.Module) -> dict[str, bool]:
+    return {name or "(model)": module.training for name, module in model.named_modules()}
 
 
 def _kind(tensor: Any) -> str:

@@ -34,7 +34,9 @@ class Step:
     def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
         self.task, self.loss, self.trained = task, loss, trained
         self.changed: list[str] = []  # attributes that the first forward pass changed
+        self.left: list[str] = []  # modules whose mode it changed
         self.decided: list[str] = []  # reads of numbers from tensors
+        self.written: list[str] = []  # places of writes to tensors outside the model
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
         self.shared = task.losses.index(loss) < len(task.losses) - 1  # its batch, by later losses
@@ -45,7 +47,7 @@ class Step:
         """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
         without gradients."""
         with Opened(self.task.frozen) as self.opened:
-            self.decided = self.opened.decided
+            self.decided, self.written = self.opened.decided, self.opened.written
             first = self._pass(True, *inputs[:3])
             with shown(self.later):
                 return first, self._pass(False, *inputs[3:])
@@ -77,7 +79,7 @@ class Step:
             gradients = self._gradients(loss, parameters) if first else []  # a checkpointed part runs the modules again
         buffers = {n: tensors[n] for n in buffers}  # reassigned ones are in `tensors` now
         if first:
-            self.changed = held.changed()
+            self.changed, self.left = held.changed(), held.left()
         else:
             held.refuse_counts()
         return loss, gradients, list(buffers.values())

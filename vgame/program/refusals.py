@@ -27,6 +27,7 @@ aten = torch.ops.aten
 ADVICE = {
     "Expected dtype int32/int64 for index": "class numbers must be integers: labels.long()",
     "Expected dtype int64 for index": "class numbers must be integers: labels.long()",
+    "dynamo-optimized function": "remove torch.compile: vgame captures the step itself",
     "support for cuda": "name no device in the loss: vgame.train(..., device=...) sets the device",
     "No CUDA GPUs are available": "name no device in the loss: vgame.train(..., device=...) sets the device",
     ".numpy() is not supported": "compute with torch only",
@@ -140,6 +141,24 @@ def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Ma
             raise ProgramError(f"{name} is complex; only float32 and integers are supported")
 
 
+#: Wrappers of modules, which cannot be traced -> remedy.
+WRAPPERS = {
+    "DataParallel": "pass its .module: vgame.train(..., device=...) sets the device",
+    "DistributedDataParallel": "pass its .module: vgame.train(..., device=...) sets the device",
+    "OptimizedModule": "pass the module without torch.compile: vgame captures the step itself",
+    "ScriptModule": "pass the module from which torch.jit made it",
+}
+
+
+def refuse_wrappers(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")}
+        if found := sorted(kinds & WRAPPERS.keys()):
+            raise ProgramError(
+                f"{f'the module {name}' if name else 'the model'} is wrapped: {found[0]}; {WRAPPERS[found[0]]}"
+            )
+
+
 def refuse_no_loss(loss: Any) -> None:
     if isinstance(loss, torch.Tensor):
         return
@@ -168,9 +187,9 @@ def functions(loss: torch.Tensor) -> list[str]:
     return names
 
 
-def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
+def refuse_written_constants(graph: torch.fx.GraphModule, lines: Sequence[str]) -> None:
     """Raise ProgramError for writes to older tensors that are neither parameters nor buffers, and for tensors with
-    replaced memory."""
+    replaced memory. `lines`: places of such writes."""
     for node in graph.graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable:
@@ -181,8 +200,10 @@ def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
                 f"the model sets the memory of a tensor {where}; make it a buffer, or compute a new tensor"
             )
         if any(origin(n).op == "get_attr" for n in written_by(node)):
+            where = f"({node.target} in {module_of(node)}{lines[0] if lines else ''})"
             raise ProgramError(
-                f"the model writes to a tensor that is not a buffer {where}; make it one, or write to a clone"
+                f"the model writes to a tensor that is not a buffer of it {where}; make it one (a module outside the "
+                "model, such as the loss: a part of the model), or write to a clone"
             )
 
 
@@ -193,7 +214,9 @@ def batch_changes(names: Iterable[str]) -> ProgramError:
     )
 
 
-def refuse_written(graph: torch.fx.GraphModule, parameters: list[str], buffers: int, batch: list[str]) -> None:
+def refuse_written(
+    graph: torch.fx.GraphModule, parameters: list[str], buffers: int, batch: list[str], model: torch.nn.Module
+) -> None:
     """Raise ProgramError for parameters written by the step itself, only the optimizer may, and for a batch that it
     writes to, unless this is a copy."""
     places = dict(zip(graph.graph.find_nodes(op="placeholder"), [*parameters, *range(buffers), *batch], strict=False))
@@ -201,7 +224,8 @@ def refuse_written(graph: torch.fx.GraphModule, parameters: list[str], buffers: 
     if changed := [name for name in found if name in batch]:
         raise batch_changes(changed)
     if written := [name for name in found if name in parameters]:
+        limited = [name for name, module in model.named_modules() if getattr(module, "max_norm", None) is not None]
+        instead = f"remove max_norm of {some_of(limited)}" if limited else "make them buffers"
         raise ProgramError(
-            f"the model writes to its parameters {', '.join(written)}; make them buffers, or let the optimizer change "
-            "them"
+            f"the model writes to its parameters {', '.join(written)}; {instead}, or let the optimizer change them"
         )
