@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,13 +80,15 @@ class _Validation:
         if changed := self._held().changed(before):
             raise ValidationError(
                 f"{changed[0]} has changed after the compared steps{_and_more(changed)}, but a program does "
-                "not carry it to the next step; make it a buffer of the model, or draw it with torch in the loss"
+                "not carry it to the next step; make it a buffer of the model, draw it with torch in the loss, or "
+                "remove it (a log: the run has all losses)"
             )
 
     def _held(self) -> Held:
         """The state that the loss and the data set hold outside the model."""
         source = getattr(self.task, "source", None)
-        roots = {"the loss" if not n else f"loss {n + 1}": loss for n, loss in enumerate(self.task.losses)}
+        names = [f"loss {n + 1}" if n else "the loss" for n in range(len(self.task.losses))]
+        roots = {f"{name}{_place(loss)}": loss for name, loss in zip(names, self.task.losses, strict=True)}
         if source is not None:
             roots |= {"the data set": source.samples, "collate_fn": source.make}
         return Held(roots, self.task.model)
@@ -373,6 +376,12 @@ class _Validation:
             before, after = {n: old[f"average.{n}"] for n in names}, {n: tensors[n] for n in names}
             theirs = user.averaged(self.task.average, before, after, each).exact
             self._raise(compare_updates("average", each, ours, theirs, old, self.report.tally))
+
+
+def _place(loss: Any) -> str:
+    """File and line of a function; none for one that a Collated wraps."""
+    code = None if (getattr(loss, "__module__", None) or "").startswith("vgame.") else getattr(loss, "__code__", None)
+    return f" ({Path(code.co_filename).name} line {code.co_firstlineno})" if code else ""
 
 
 def _and_more(changed: Sequence[str]) -> str:

@@ -91,6 +91,8 @@ class Graph:
             return value
         except Exception as error:
             what = str(error) if isinstance(error, ProgramError) else f"{type(error).__name__}: {error}"
+            if isinstance(error, ZeroDivisionError):
+                what = "of a tensor without elements"
             target = node.args[0].target if one_of_several else node.target
             self.problems[str(target) if handler is None else f"{target} ({what})"].add(module)
             return self._stand_in(node.meta.get("val"))
