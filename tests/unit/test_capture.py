@@ -213,6 +213,22 @@ def test_modules_keep_their_modes() -> None:
     assert [m.training for m in model.modules()] == [False, True, False]
 
 
+class Sampling(nn.Sequential):
+    """Its dropout draws in evaluation too (Monte Carlo dropout)."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        super().train(mode)
+        self[2].train()
+        return self
+
+
+def test_a_model_that_is_as_its_own_eval_leaves_it_is_trained() -> None:
+    model = Sampling(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).eval()
+    assert _running_mean(model) and [m.training for m in model.modules()] == [False, False, False, True]
+    model[0].train()
+    assert not _running_mean(model)
+
+
 class Merging(nn.Linear):
     """Its weight holds a low-rank part in evaluation mode, as in LoRA."""
 

@@ -178,18 +178,20 @@ def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
 
 
 def _train(model: nn.Module) -> None:
-    """Set training mode. If any module is already in training mode, those in evaluation mode keep it. ProgramError for
-    a train() of the user's that changes tensors, which it may do at each call."""
+    """Set training mode. Unless the model is as its eval() leaves it, modules in evaluation mode keep it. ProgramError
+    for a train() of the user's that changes tensors, which it may do at each call."""
     own = any(type(module).train is not nn.Module.train for module in model.modules())
     before = {name: (t, t.detach().clone()) for name, t in _tensors(model).items() if own}
-    trains = any(module.training for module in model.modules())
-    frozen = [module for module in model.modules() if trains and not module.training]
+    frozen = _in_evaluation(model)
+    if not model.training:
+        model.eval()
+        frozen = [] if frozen == _in_evaluation(model) else frozen
     model.train()
     for module in frozen:
         module.training = False
-    now = _tensors(model)
-    changed = [name for name, (t, was) in before.items() if now.get(name) is not t or not torch.equal(t, was)]
-    if changed:
+    now = _tensors(model) if own else {}
+    same = {name for name, (t, was) in before.items() if now.get(name) is t and torch.equal(t, was)}
+    if changed := sorted({*before, *now} - same):
         with torch.no_grad():
             for tensor, was in before.values():
                 tensor.copy_(was)
@@ -197,6 +199,10 @@ def _train(model: nn.Module) -> None:
             f"model.train() changes the model's tensors ({some_of(changed)}), but a job starts from the model as it "
             "is; call model.train() before the task is made, and let it change modes only"
         )
+
+
+def _in_evaluation(model: nn.Module) -> list[nn.Module]:
+    return [module for module in model.modules() if not module.training]
 
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
