@@ -57,20 +57,22 @@ def test_invalid_frozen_parts_are_named(frozen: dict, expected: str) -> None:
         lowered(lambda p: optim.SGD(p, lr=0.1), frozen=frozen)
 
 
-def test_a_loss_that_reads_which_parts_are_frozen_is_refused() -> None:
-    def penalised(model: nn.Module, batch: dict) -> torch.Tensor:
-        return loss(model, batch) + sum(p.square().sum() for p in model.parameters() if p.requires_grad)
+def _by_parameters(model: nn.Module, batch: dict) -> torch.Tensor:
+    return loss(model, batch) + sum(p.square().sum() for p in model.parameters() if p.requires_grad)
 
-    for frozen in ({}, {"0.*": 2}):
-        model = network()
-        task = Task(model, penalised, optim.SGD(model.parameters(), lr=0.1), data(), 8, frozen=frozen)
-        if frozen:
-            with pytest.raises(
-                ProgramError, match=r"reads requires_grad of 0.weight, test_frozen_parts.py line \d+, wh"
-            ):
-                lower_task(task, None, 4)
-        else:
-            lower_task(task, None, 4)
+
+def _by_result(model: nn.Module, batch: dict) -> torch.Tensor:
+    first = model[0](batch["x"])
+    return loss(model, batch) + (first.square().mean() if first.requires_grad else 0.0)
+
+
+@pytest.mark.parametrize(("penalised", "what"), [(_by_parameters, "0.weight"), (_by_result, "a result")])
+def test_a_loss_that_reads_which_parts_are_frozen_is_refused(penalised: Callable, what: str) -> None:
+    model = network()
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    lower_task(Task(model, penalised, optimizer, data(), 8), None, 4)
+    with pytest.raises(ProgramError, match=rf"reads requires_grad of {what}, test_frozen_parts.py line \d+, which"):
+        lower_task(Task(model, penalised, optimizer, data(), 8, frozen={"0.*": 2}), None, 4)
 
 
 def two(parameters) -> list[optim.Optimizer]:

@@ -146,8 +146,8 @@ class Opened(TorchFunctionMode):
         if function == T.data.__set__:
             what = f"{args[0].dtype} {tuple(args[0].shape)}"
             raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
-        if function in (GRADIENT, TRAINS) and (name := self.parameters.get(id(args[0]))) is not None:
-            self._refuse_read(function, name, args[0])
+        if function in (GRADIENT, TRAINS):
+            self._refuse_read(function, args[0])
         if args and type(args[0]) in (T, torch.nn.Parameter) and _writes(function):
             self.written.append(own_line(traceback.extract_stack(limit=DEEP)))
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
@@ -162,20 +162,21 @@ class Opened(TorchFunctionMode):
             args = (args[0], _without_masks(real))
         return function(*args, **kwargs)
 
-    def _refuse_read(self, function: Any, name: str, parameter: torch.Tensor) -> None:
+    def _refuse_read(self, function: Any, tensor: torch.Tensor) -> None:
         """Raise ProgramError if the user's code reads what differs between the steps of a loop, but not of a job."""
         if is_library_file(sys._getframe(2).f_code.co_filename):
             return
-        where = own_line(traceback.extract_stack(limit=DEEP))
-        if function == GRADIENT and parameter.grad is None:
+        name, where = self.parameters.get(id(tensor)), own_line(traceback.extract_stack(limit=DEEP))
+        if function == GRADIENT and name is not None and tensor.grad is None:
             raise ProgramError(
                 f"the loss reads the gradient of {name}{where}, which is that of the step before until zero_grad() is "
                 "called; remove it (gradients inside a loss: torch.autograd.grad)"
             )
-        if function == TRAINS and any(fnmatchcase(name, pattern) for pattern in self.frozen):
+        rests = name is None or any(fnmatchcase(name, pattern) for pattern in self.frozen)
+        if function == TRAINS and self.frozen and rests and tensor.requires_grad:
             raise ProgramError(
-                f"the loss reads requires_grad of {name}{where}, which stays True where `frozen` stops its gradient; "
-                "choose the same parameters in all steps, by their names"
+                f"the loss reads requires_grad of {name or 'a result'}{where}, which stays True where `frozen` stops "
+                "the gradient; choose the same parameters in all steps, by their names"
             )
 
 

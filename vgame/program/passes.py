@@ -61,7 +61,7 @@ class Step:
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
         own = {**dict(self.task.model.named_parameters()), **dict(self.task.model.named_buffers())}
         parameters = {n: self._parameter(p, own[n], n in self.trained) for n, p in parameters.items()}
-        self.opened.parameters = {id(p): n for n, p in parameters.items()}
+        self.opened.parameters = {id(p): n for n, p in (*own.items(), *parameters.items())}
         buffers = {n: _posing(t.clone(), own[n]) for n, t in buffers.items()}
         batch = {n: t.detach() if self.shared else t.clone() for n, t in batch.items()}
         given = dict(batch)
