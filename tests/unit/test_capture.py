@@ -247,6 +247,17 @@ def test_a_train_that_changes_tensors_is_refused() -> None:
     lowered(model.train())
 
 
+class Hooking(nn.Sequential):
+    def train(self, mode: bool = True) -> nn.Module:
+        self[0].weight.register_hook(lambda gradient: gradient / 2)
+        return super().train(mode)
+
+
+def test_a_hook_that_train_adds_is_refused() -> None:
+    with pytest.raises(ProgramError, match=r"the parameter 0.weight has a hook on its gradient"):
+        lowered(Hooking(nn.Linear(3, 3)))
+
+
 class Hiding(nn.Sequential):
     def named_parameters(self, *args, **kwargs):
         return self[1].named_parameters("1")

@@ -32,6 +32,7 @@ from vgame.program.hidden_state import (
     attributes_change,
     containers,
     line_of,
+    refuse_hooks,
     refuse_outside,
     roots_of,
     same_parts,
@@ -82,7 +83,8 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
     try:
         with ExitStack() as stack:
             stack.enter_context(_restored(task.model, loss))
-            _train(task.model)  # which may freeze parameters
+            _train(task.model)  # which may freeze parameters, or add hooks
+            refuse_hooks(task.model)
             trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in own)
             if not trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
                 raise nothing_to_train([name for name, p in parameters.items() if id(p) in own])

@@ -51,7 +51,7 @@ def is_library_file(file: str) -> bool:
 
 
 def refuse_outside(task: Task) -> None:
-    """Raise ProgramError if the task's parameters and optimizer have hooks or other state besides their values."""
+    """Raise ProgramError if the task's optimizer has hooks or other state besides its values, or other parameters."""
     model = task.model
     given = {*dict(model.named_parameters()), *dict(model.named_buffers())}
     if other := given ^ {*dict(nn.Module.named_parameters(model)), *dict(nn.Module.named_buffers(model))}:
@@ -59,11 +59,6 @@ def refuse_outside(task: Task) -> None:
             "the model's own named_parameters() or named_buffers() gives other tensors than torch's "
             f"({some_of(sorted(other))}); remove it (parameters() may give the optimizer some of them)"
         )
-    for name, parameter in task.model.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            raise ProgramError(
-                f"the parameter {name} has a hook on its gradient; remove the hook and compute its effect in the loss"
-            )
     for optimizer in task.optimizers:
         _refuse_optimizer(optimizer, any(getattr(s, "optimizer", None) is optimizer for s in task.schedulers))
     own = {id(p) for p in task.model.parameters()}
@@ -76,6 +71,15 @@ def refuse_outside(task: Task) -> None:
             f"the optimizer trains {len(outside)} tensors that are not parameters of the model, the first of shape "
             f"{outside[0]}; make the module that holds them (such as the loss) a part of the model"
         )
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """Raise ProgramError if a parameter has a hook on its gradient."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise ProgramError(
+                f"the parameter {name} has a hook on its gradient; remove the hook and compute its effect in the loss"
+            )
 
 
 def refuse_shared_memory(tensors: Iterable[tuple[str, torch.Tensor]], changing: set[str]) -> None:
