@@ -73,6 +73,18 @@ def test_parameters_that_train_freezes_are_not_trained() -> None:
     assert all(p.requires_grad for p in model.parameters()), "a capture does not change the model"
 
 
+class FreezingLater(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if type(x) is torch.Tensor:  # not in the capture
+            self.bias.requires_grad_(False)
+        return super().forward(x)
+
+
+def test_a_parameter_that_only_torch_freezes_is_found() -> None:
+    with pytest.raises(ValidationError, match=r"gradient.bias differs in .* only the program computes it"):
+        report(task(FreezingLater(6, 4)))
+
+
 class Adapted(nn.Sequential):
     """As in libraries of adapters, parameters() gives the optimizer the adapter alone."""
 

@@ -70,3 +70,17 @@ def test_an_embedding_that_limits_its_rows_is_named() -> None:
     model = nn.Sequential(nn.Embedding(5, 3, max_norm=1.0))
     with pytest.raises(ProgramError, match=r"writes to its parameters 0.weight; remove max_norm of 0"):
         lowered(model, {"x": torch.arange(8) % 5})
+
+
+class Logging:
+    def __init__(self) -> None:
+        self.losses: list[torch.Tensor] = []
+
+    def __call__(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        self.losses.append(model(batch["x"]).mean())
+        return sum(self.losses)
+
+
+def test_a_log_of_losses_is_named_with_its_line() -> None:
+    with pytest.raises(ProgramError, match=r"loss.losses.1 \(test_wrapped.py line \d+\), which a program does not"):
+        lowered(nn.Linear(3, 3), loss=Logging())

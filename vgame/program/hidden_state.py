@@ -160,6 +160,14 @@ class Held:
         now = _values(self.roots)
         return [path for path in sorted({*now, *self.values}) if now.get(path) is not self.values.get(path)]
 
+    def placed(self, paths: list[str]) -> list[str]:
+        """The paths, those of attributes of a loss that is an object with its first line."""
+        loss = self.roots[-1][1]
+        call = getattr(type(loss), "forward" if isinstance(loss, nn.Module) else "__call__", None)
+        code = getattr(call, "__code__", None)
+        place = f" ({Path(code.co_filename).name} line {code.co_firstlineno})" if code else ""
+        return [path + place if path.startswith("loss.") and " (" not in path else path for path in paths]
+
     def refuse_changes(self) -> None:
         """Raise ProgramError if parameters or buffers were replaced or reshaped, or Python's random numbers were
         drawn."""
@@ -188,7 +196,7 @@ class Held:
         """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes."""
         now = _values(self.roots)
         if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(self.values.get(path))]:
-            raise attributes_change(counted, [])
+            raise attributes_change(self.placed(counted), [])
 
 
 def attributes_change(names: list[str], left: list[str]) -> ProgramError:

@@ -79,7 +79,7 @@ class Step:
             gradients = self._gradients(loss, parameters) if first else []  # a checkpointed part runs the modules again
         buffers = {n: tensors[n] for n in buffers}  # reassigned ones are in `tensors` now
         if first:
-            self.changed, self.left = held.changed(), held.left()
+            self.changed, self.left = held.placed(held.changed()), held.left()
         else:
             held.refuse_counts()
         return loss, gradients, list(buffers.values())

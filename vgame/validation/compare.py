@@ -80,7 +80,7 @@ def compare(stage: str, step: int, ours: Tensors, theirs: Tensors, rungs: Rungs,
     gradients = [t.double().norm() for n, t in ours.items() if t is not None and n.startswith("gradient.")]
     total = float(torch.stack(gradients).norm().nan_to_num(0.0, 0.0)) if gradients else 0.0
     for name, mine in ours.items():
-        other = theirs[name]
+        other = theirs.get(name)
         if mine is None or other is None:
             if (mine is None) != (other is None):
                 return Differs(stage, name, step, 0.0, 0.0, _one_sided(mine is None))

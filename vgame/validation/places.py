@@ -218,7 +218,7 @@ def place_of(
     try:
         with noted.watching(model):
             play(noted)
-        if theirs[name] is not None and ours[name] is not None:
+        if theirs.get(name) is not None and ours.get(name) is not None:
             again(lambda _, t: program.append((t.numel(), sums_of(t))))
             result = noted.first(program, theirs[name])
     except (CannotCheck, Exhausted):
