@@ -30,7 +30,7 @@ from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Batch, Task
 
 try:
-    import accelerate  # noqa: F401  transformers makes no Trainer without it
+    import accelerate  # transformers makes no Trainer without it
     import transformers
     from transformers import Trainer
 except ModuleNotFoundError as error:
@@ -144,7 +144,8 @@ class _Changing:
         if name.startswith("__"):
             raise AttributeError(name)
         frames = traceback.extract_stack(sys._getframe(1))
-        where = own_line(f for f in frames if not f.filename.startswith(os.path.dirname(transformers.__file__)))
+        folders = tuple(os.path.dirname(package.__file__) for package in (transformers, accelerate))
+        where = own_line(f for f in frames if not f.filename.startswith(folders))
         raise JobFileError(
             f"compute_loss reads {self._name}.{name}{where}, which changes from step to step, but the loss of a job is "
             "the same in all steps; remove it from compute_loss"
@@ -155,16 +156,21 @@ class _Changing:
 def _in_train(trainer: Trainer) -> Iterator[None]:
     """Context in which the trainer's attributes are those within train(), which logs nothing; CHANGING ones are
     refused."""
-    own = vars(trainer)
-    here = {name: _Changing(name) for name in CHANGING} | {"is_in_train": True, "log": lambda *_, **__: None}
-    before = {name: own[name] for name in here if name in own}
-    own.update(here)
+    changing: dict[str, Any] = {name: _Changing(name) for name in CHANGING}
+    here = (
+        (vars(trainer), changing | {"is_in_train": True, "log": lambda *_, **__: None}),
+        (vars(trainer.accelerator), {"gradient_state": _Changing("accelerator")}),
+    )
+    before = [(own, new, {name: own[name] for name in new if name in own}) for own, new in here]
+    for own, new in here:
+        own.update(new)
     try:
         yield
     finally:
-        for name in here:
-            own.pop(name, None)
-        own.update(before)
+        for own, new, old in before:
+            for name in new:
+                own.pop(name, None)
+            own.update(old)
 
 
 def _loss(trainer: Trainer, model: torch.nn.Module, inputs: dict[str, torch.Tensor], items: Any) -> torch.Tensor:

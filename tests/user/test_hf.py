@@ -230,6 +230,7 @@ READS = {
     "state.epoch": lambda own: own.state.epoch or 0,
     "lr_scheduler.get_last_lr": lambda own: own._get_learning_rate(),
     "optimizer.param_groups": lambda own: own.optimizer.param_groups[0]["lr"] if own.optimizer else 0.0,
+    "accelerator.sync_gradients": lambda own: float(own.accelerator.sync_gradients),
     "control.should_log": lambda own: float(own.control.should_log),
 }
 
