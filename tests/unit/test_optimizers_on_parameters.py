@@ -223,6 +223,15 @@ def test_a_wrapped_step_is_played() -> None:
     compare(lambda p: Late(p, lr=0.02))
 
 
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.AdamW])
+def test_torchs_own_classes_have_rules(kind: type[optim.Optimizer]) -> None:
+    """Also after the first object of a class, which wraps the step of its class."""
+    for _ in range(2):
+        optimizer = kind([nn.Parameter(torch.ones(1))], lr=0.1)
+        lr_scheduler.StepLR(optimizer, 1)
+        assert has_rule(optimizer)
+
+
 def test_a_step_put_into_torchs_class_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = optim.SGD.step
 

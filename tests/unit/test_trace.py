@@ -48,7 +48,7 @@ def test_a_trace_shows_the_reveals_of_a_dispute(run: Path, capsys: pytest.Captur
         ((7, None, None), "the run has the steps 1 to 6"),
         ((1, 10**6, None), "the program has the operators 0 to"),
         ((1, -1, None), "the program has the operators 0 to"),
-        ((1, None, 0), "of which operator"),
+        ((1, None, 0), "needs an operator"),
         ((1, 0, 10**9), "has the elements 0 to"),
     ],
 )

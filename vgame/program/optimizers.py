@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -228,9 +229,9 @@ def has_rule(optimizer: torch.optim.Optimizer) -> bool:
     kinds = type(optimizer).__mro__
     own = {name for kind in kinds[: kinds.index(base)] for name in vars(kind)}.union(vars(optimizer)) - {"step"}
     methods = {name for name in own - HARMLESS if callable(getattr(base, name, None))}
-    step, owner = _unwrapped(type(optimizer).step), next(kind for kind in base.__mro__ if "step" in vars(kind))
-    written = inspect.getsourcefile(owner) == step.__code__.co_filename  # not put into torch's class from outside
-    plain = step is _unwrapped(base.step) and written
+    step = _unwrapped(type(optimizer).step)
+    files = {getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in base.__mro__}
+    plain = step is _unwrapped(base.step) and step.__code__.co_filename in files  # not put into torch's class
     if not plain or methods - {"__module__", "__doc__", "__getstate__", "__setstate__"}:
         return False
     return not any(group.get(key) for group in optimizer.param_groups for key in ("maximize", "amsgrad"))
