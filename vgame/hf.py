@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -71,8 +71,9 @@ METHODS = re.compile(
     "|(add|pop|remove)_callback|track_num_input_tokens|num_(examples|tokens)|end|issue_.*|validate_args|__init__"
     "|get_total_train_batch_size)"
 )
-#: Methods that train() calls between two steps.
+#: Methods that train() calls between two steps; a `log` that names none of WORKINGS only adds to the log.
 BETWEEN = ("log", "_maybe_log_save_evaluate")
+WORKINGS = {"optimizer", "lr_scheduler", "model", "accelerator", "callback_handler", "control", "args", "param_groups"}
 #: Attributes of a trainer that change from step to step.
 CHANGING = ("state", "control", "optimizer", "lr_scheduler", "callback_handler")
 HARMLESS = ("DefaultFlowCallback", "ProgressCallback", "PrinterCallback", "NotebookProgressCallback")
@@ -137,8 +138,12 @@ class _Changing:
 
     is_local_process_zero = is_world_process_zero = True
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, kind: type) -> None:
+        self._name, self._kind = name, kind
+
+    @property
+    def __class__(self) -> Any:  # for isinstance
+        return self._kind
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -156,10 +161,12 @@ class _Changing:
 def _in_train(trainer: Trainer) -> Iterator[None]:
     """Context in which the trainer's attributes are those within train(), which logs nothing; CHANGING ones are
     refused."""
-    changing: dict[str, Any] = {name: _Changing(name) for name in CHANGING}
+    own_state = trainer.accelerator.gradient_state
+    changing: dict[str, Any] = {name: _Changing(name, type(getattr(trainer, name))) for name in CHANGING}
+    parts = {"current_gradient_accumulation_steps": trainer.args.gradient_accumulation_steps}
     here = (
-        (vars(trainer), changing | {"is_in_train": True, "log": lambda *_, **__: None}),
-        (vars(trainer.accelerator), {"gradient_state": _Changing("accelerator")}),
+        (vars(trainer), changing | parts | {"is_in_train": True, "log": lambda *_, **__: None}),
+        (vars(trainer.accelerator), {"gradient_state": _Changing("accelerator", type(own_state))}),
     )
     before = [(own, new, {name: own[name] for name in new if name in own}) for own, new in here]
     for own, new in here:
@@ -223,6 +230,16 @@ def _save_steps(args: Any, steps: int) -> int:
     return max(1, round(every * steps) if 0 < every < 1 else int(every))
 
 
+def _only_logs(method: Any) -> bool:
+    """Whether a log() reads nothing by which it could change a training."""
+    codes = [getattr(method, "__code__", None)]
+    for code in codes:
+        if code is None or WORKINGS & {*code.co_names, *code.co_freevars}:
+            return False
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+    return True
+
+
 def _problems(trainer: Trainer) -> Iterator[str]:
     args = trainer.args
     for field in fields(args):
@@ -234,8 +251,13 @@ def _problems(trainer: Trainer) -> Iterator[str]:
         yield f"{args.world_size} processes (train in one)"
     for name, method in vars(Trainer).items():
         own = getattr(trainer, name, None) if isinstance(method, FunctionType) else None
-        if own is not None and getattr(own, "__func__", own) is not method and not METHODS.fullmatch(name):
-            instead = "remove it: a job does not call it" if name in BETWEEN else "write it into compute_loss"
+        other = own is not None and getattr(own, "__func__", own) is not method and not METHODS.fullmatch(name)
+        if other and not (name == "log" and _only_logs(own)):
+            instead = (
+                "a job does not call it: remove it, or let log only change its logs"
+                if name in BETWEEN
+                else "write it into compute_loss"
+            )
             yield f"a {name} of {type(trainer).__name__} ({instead})"
     sampler = trainer._get_train_sampler()
     if not isinstance(sampler, RandomSampler | SequentialSampler | WeightedRandomSampler):

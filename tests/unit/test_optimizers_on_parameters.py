@@ -83,7 +83,7 @@ def test_attributes_and_classes_of_parameters_count(make: Callable) -> None:
         (lambda ps: weakref.ref(ps[0]), "by its weak reference"),
         (lambda ps: weakref.WeakSet(ps), "by its weak reference"),
         (lambda ps: weakref.WeakKeyDictionary({ps[0]: 1}), "by its weak reference"),
-        (lambda ps: network(), "is a module"),
+        (lambda ps: {str(id(p)): 1 for p in ps}, "by its id or address"),
     ],
 )
 def test_a_hold_on_a_parameter_that_a_copy_cannot_have_is_refused(hold: Callable, text: str) -> None:
@@ -93,6 +93,61 @@ def test_a_hold_on_a_parameter_that_a_copy_cannot_have_is_refused(hold: Callable
 
     with pytest.raises(ProgramError, match=rf"Decaying\.table.* {text}"):
         lowered(make)
+
+
+def test_a_module_may_be_held_and_not_read() -> None:
+    class Reads(Decaying):
+        @torch.no_grad()
+        def step(self, closure=None) -> None:
+            for p in self.table.parameters():
+                p.sub_(0.1)
+
+    with pytest.raises(ProgramError, match=r"Reads\.table is a module \(Sequential\) of which parameters is read"):
+        lowered(lambda p: Reads(p, table=network()))
+    compare(lambda p: Decaying(p, table=network()))
+
+
+def identities(kind: str) -> Callable:
+    def make(parameters) -> optim.Optimizer:
+        ps = [*parameters]
+        slow = {id(ps[0])}
+
+        class Held(optim.SGD):
+            table = slow if kind == "class" else None
+
+            @torch.no_grad()
+            def step(self, closure=None) -> None:
+                for p in self.param_groups[0]["params"]:
+                    known = {"class": self.table, "closure": slow, "parameter": {getattr(p, "me", 0)}}[kind]
+                    p.sub_(p.grad, alpha=0.01 if id(p) in (known or ()) else 0.1)
+
+        if kind == "parameter":
+            ps[0].me = id(ps[0])
+        return Held(ps, lr=0.1)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["class", "closure", "parameter"])
+def test_identities_held_elsewhere_are_refused(kind: str) -> None:
+    with pytest.raises(ProgramError, match="identifies a parameter by its id or address"):
+        lowered(identities(kind))
+
+
+def test_a_parameter_that_refers_to_another_one() -> None:
+    class Paired(Decaying):
+        @torch.no_grad()
+        def step(self, closure=None) -> None:
+            for p in self.param_groups[0]["params"]:
+                other = getattr(p, "pair", None)
+                p.sub_(p.grad, alpha=0.1 if other is None or other.grad is None else 0.05)
+
+    def paired() -> nn.Module:
+        model = network()
+        model[0].weight.pair = model[0].bias
+        return model
+
+    compare(Paired, build=paired)
 
 
 def test_parameters_as_keys_are_followed() -> None:
@@ -195,13 +250,13 @@ def test_a_scheduler_that_changes_more_than_options_is_refused(step: Callable, t
         lowered(make, scheduler_of(step))
 
 
-def test_a_scheduler_that_holds_the_model_is_refused() -> None:
+def test_a_scheduler_that_reads_a_model_is_refused() -> None:
     def schedulers(o: optim.Optimizer) -> list:
-        made = scheduler_of(lambda s: None)(o)
+        made = scheduler_of(lambda s: s.model.train() and None)(o)
         made[0].model = network()
         return made
 
-    with pytest.raises(ProgramError, match=r"Own\.model is a module \(Sequential\)"):
+    with pytest.raises(ProgramError, match=r"Own\.model is a module \(Sequential\) of which train is read"):
         lowered(lambda p: optim.SGD(p, lr=0.1), schedulers)
 
 
@@ -252,8 +307,8 @@ def test_a_zero_grad_that_keeps_gradients_is_refused() -> None:
                     p.grad.mul_(0.5)
 
     class Counted(optim.SGD):
-        def zero_grad(self, set_to_none: bool = True) -> None:
-            super().zero_grad()
+        def zero_grad(self, set_to_none: bool = False) -> None:
+            super().zero_grad(set_to_none)
 
     with pytest.raises(ProgramError, match=r"Kept\.zero_grad leaves gradients"):
         lowered(lambda p: Kept(p, lr=0.1))
@@ -265,7 +320,7 @@ def test_a_zero_grad_that_keeps_gradients_is_refused() -> None:
 
 def task_of(read: Callable[[Any, Any], Any], held: str) -> Task:
     model = network()
-    optimizer = optim.Adam(model.parameters(), lr=0.1)
+    optimizer = optim.Adam([{"params": model.parameters(), "x": 1}], lr=0.1)
     scheduler = lr_scheduler.StepLR(optimizer, 30)  # the rate does not change soon
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -286,6 +341,10 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
     "epoch": lambda o, s: s.last_epoch,
     "state": lambda o, s: len(o.state),
     "count": lambda o, s: float(next(iter(o.state.values()))["step"]) if o.state else 0.0,
+    "threshold of the rate": lambda o, s: 1.0 if o.param_groups[0]["lr"] < 0.02 else 0.0,
+    "threshold of the epoch": lambda o, s: 1.0 if s.last_epoch >= 3 else 0.0,
+    "threshold of the last rate": lambda o, s: 1.0 if s.get_last_lr()[0] < 0.05 else 0.0,
+    "another number": lambda o, s: 1.0 if o.param_groups[0]["betas"][0] < 0.5 or o.param_groups[0]["x"] > 3 else 0.0,
 }
 
 
@@ -294,7 +353,8 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
 def test_a_loss_that_reads_the_optimizer_or_a_scheduler_is_refused(what: str, held: str) -> None:
     task = task_of(READS[what], held)
     optimizer, scheduler = task.optimizers[0], task.schedulers[0]
-    with pytest.raises(ProgramError, match="two forward passes of the same batch differ"):
+    text = "two forward passes of the same batch differ|the loss reads .*, which changes from step"
+    with pytest.raises(ProgramError, match=text):
         capture(task)
     assert optimizer.param_groups[0]["lr"] == 0.1 and not optimizer.state
     assert scheduler.last_epoch == 0 and scheduler.get_last_lr() == [0.1]

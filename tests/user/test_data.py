@@ -159,26 +159,31 @@ class Sample:
     x: torch.Tensor
 
 
+@dataclass(slots=True)
+class Slotted:
+    x: torch.Tensor
+
+
 class Reused(Dataset):
     """Fills one tensor, array or object for every sample."""
 
     def __init__(self, kind: str) -> None:
         self.x, self.kind = torch.zeros(2), kind
-        self.sample = Sample(self.x)
+        self.sample, self.slotted = Sample(self.x), Slotted(self.x)
 
     def __len__(self) -> int:
         return 12
 
     def __getitem__(self, i: int) -> Any:
         self.x.copy_(X[i])
-        return {"tensor": [self.x], "array": [self.x.numpy()], "object": self.sample}[self.kind]
+        return {"tensor": [self.x], "array": [self.x.numpy()], "object": self.sample, "slots": self.slotted}[self.kind]
 
 
 def of_objects(samples: list[Any]) -> list[torch.Tensor]:
-    return [torch.stack([s.x if isinstance(s, Sample) else torch.as_tensor(s[0]) for s in samples])]
+    return [torch.stack([s.x if isinstance(s, Sample | Slotted) else torch.as_tensor(s[0]) for s in samples])]
 
 
-@pytest.mark.parametrize("kind", ["tensor", "array", "object"])
+@pytest.mark.parametrize("kind", ["tensor", "array", "object", "slots"])
 @pytest.mark.parametrize("options", [{}, {"shuffle": False, "drop_last": True}])
 def test_a_data_set_that_reuses_its_memory(kind: str, options: dict) -> None:
     """torch's batches of one sample are right; in larger ones the last sample overwrites the others."""

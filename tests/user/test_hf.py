@@ -147,6 +147,11 @@ class OwnLog(InOrder):
         self.optimizer.param_groups[0]["lr"] /= 2
 
 
+class AddsToLog(InOrder):
+    def log(self, logs, start_time=None):
+        super().log({**logs, "epoch": self.state.epoch, "mine": 1.0}, start_time)
+
+
 class OwnLoader(InOrder):
     def get_train_dataloader(self):
         return super().get_train_dataloader()
@@ -176,7 +181,7 @@ class OwnClip(InOrder):
         ),
         ({"kind": OwnLoader}, "a get_train_dataloader of OwnLoader"),
         ({"kind": OwnBoth}, "a create_optimizer_and_scheduler of OwnBoth"),
-        ({"kind": OwnLog}, r"a log of OwnLog \(remove it: a job does not call it\)"),
+        ({"kind": OwnLog}, r"a log of OwnLog \(a job does not call it: remove it"),
         ({"kind": OwnClip}, "a _clip_grad_norm of OwnClip"),
         ({"callbacks": [transformers.EarlyStoppingCallback()]}, "the callback EarlyStoppingCallback"),
         ({"dataloader_drop_last": True, "kind": transformers.Trainer, "per_device_train_batch_size": 3}, "drop_last"),
@@ -192,7 +197,8 @@ def test_an_argument_that_changes_training_is_refused_by_name(options, problem: 
 
 def test_arguments_without_effect_are_accepted(tmp_path) -> None:
     options = {"logging_first_step": True, "dataloader_num_workers": 2, "save_total_limit": 1, "run_name": "a"}
-    job = job_from(trainer(tmp_path, dataloader_drop_last=True, per_device_train_batch_size=3, **options))
+    made = trainer(tmp_path, kind=AddsToLog, dataloader_drop_last=True, per_device_train_batch_size=3, **options)
+    job = job_from(made)
     assert len(job.task.data["labels"]) == 15 and job.task.epoch == 5
 
 

@@ -1,7 +1,7 @@
 """Copies of an optimizer and its schedulers, over parameters without data, that step as the originals would.
 
 In: an optimizer and its schedulers. Out: copies; ProgramError where a copy could act in another way than the original:
-it holds a module, identifies parameters by address, or a scheduler changes more than the options of groups.
+it reads a module, identifies parameters by address, or a scheduler changes more than the options of groups.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -29,12 +30,16 @@ Optimizer = torch.optim.Optimizer
 WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
 
-def like(p: nn.Parameter, data: torch.Tensor, memo: dict[int, Any] | None = None) -> nn.Parameter:
-    """A parameter of the class of `p`, with its attributes and other data."""
+def like(p: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
+    """A parameter of the class of `p`, with other data."""
     made = data.as_subclass(type(p)) if type(p) is not nn.Parameter else nn.Parameter(data)
-    made.requires_grad_(p.requires_grad)
-    made.__dict__.update(deepcopy(vars(p), {} if memo is None else memo))
-    return made
+    return made.requires_grad_(p.requires_grad)
+
+
+def copy_attributes(own: Iterable[nn.Parameter], memo: dict[int, Any]) -> None:
+    """Give the copies of parameters, which are in the memo, their attributes."""
+    for p in own:
+        vars(memo[id(p)]).update(deepcopy(vars(p), memo))
 
 
 def parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
@@ -44,12 +49,12 @@ def parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
 def copied(optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> tuple[Optimizer, list[LRScheduler]]:
     """Copies of optimizer and schedulers, over parameters without data; the copies share objects as the originals
     do."""
-    _refuse_identities(optimizer, schedulers)
     made = object.__new__(type(optimizer))
-    memo: dict[int, Any] = {id(optimizer): made}
+    memo: dict[int, Any] = {id(optimizer): made} | _modules_held(optimizer, schedulers)
     for p in parameters(optimizer):
-        memo[id(p)] = like(p, torch.empty_like(p, device="meta", requires_grad=False), memo)
+        memo[id(p)] = like(p, torch.empty_like(p, device="meta", requires_grad=False))
         memo |= {id(v): _empty(k, v, p) for k, v in optimizer.state.get(p, {}).items() if isinstance(v, torch.Tensor)}
+    copy_attributes(parameters(optimizer), memo)
     vars(made).update(deepcopy({k: v for k, v in vars(optimizer).items() if k != "step"}, memo))
     for group in made.param_groups:  # the plain loops; the other variants differ only in kernel launches
         group.update({key: False for key in ("foreach", "fused", "capturable", "differentiable") if key in group})
@@ -78,11 +83,17 @@ def _follower(scheduler: LRScheduler, memo: dict[int, Any]) -> LRScheduler:
 
 
 def _held(owner: Any, *without: Any) -> Iterator[tuple[str, Any]]:
-    """(path, value) of what an optimizer or a scheduler holds, keys of dictionaries included."""
-    seen, todo = (
-        {id(owner), *map(id, without)},
-        [(f"{type(owner).__name__}.{key}", value) for key, value in vars(owner).items()],
-    )
+    """(path, value) of what an optimizer, a scheduler or a parameter holds, keys of dictionaries included, also by its
+    class and the functions of this."""
+    name, seen = type(owner).__name__, {id(owner), *map(id, without)}
+    own = [vars(kind) for kind in type(owner).__mro__ if kind.__module__.split(".")[0] not in ("torch", "builtins")]
+    todo = [(f"{name}.{key}", value) for key, value in vars(owner).items()]
+    todo += [
+        (f"{name}.{key}", value)
+        for each in own
+        for key, value in each.items()
+        if isinstance(value, FunctionType) or not key.startswith("__")
+    ]
     while todo:
         path, value = todo.pop()
         yield path, value
@@ -101,33 +112,73 @@ def _held(owner: Any, *without: Any) -> Iterator[tuple[str, Any]]:
             todo += parts(path, value)
 
 
-def _refuse_identities(optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> None:
-    """Raise ProgramError if something held could tell the copies from the originals."""
-    own = list(parameters(optimizer))
+def _modules_held(optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> dict[int, Any]:
+    """By `id`, what stands in the copies for each module that is held. ProgramError if something held could tell the
+    copies of parameters from the originals."""
+    own, modules = list(parameters(optimizer)), dict[int, Any]()
     numbers = {number for p in own for number in (id(p), p.data_ptr()) if number}
-    for owner in (optimizer, *schedulers):
+    texts = {str(number) for number in numbers}
+    for owner in (optimizer, *schedulers, *own):
         for path, value in _held(owner):
             if isinstance(value, nn.Module):
-                raise ProgramError(
-                    f"{path} is a module ({type(value).__name__}), but a program's optimizer has only parameters, "
-                    "gradients and its own state; give the optimizer or scheduler what it needs of the module: "
-                    "parameters, names, numbers"
-                )
-            known = isinstance(value, int) and value in numbers
+                modules[id(value)] = _Module(path, type(value).__name__)
+            known = (isinstance(value, int) and value in numbers) or (isinstance(value, str) and value in texts)
             if known or (isinstance(value, weakref.ref) and any(value() is p for p in own)):
                 raise ProgramError(
                     f"{path} identifies a parameter by its {'id or address' if known else 'weak reference'}, which "
                     "differs in the copy that is captured; hold the parameter itself, or put it in a group of its own"
                 )
+    return modules
 
 
-def clear_gradients(optimizer: Optimizer) -> None:
-    """Call the class's own `zero_grad`, where it has one. ProgramError if a gradient is left."""
+class _Module:
+    """A module that an optimizer or a scheduler holds, and may not read."""
+
+    def __init__(self, path: str, kind: str) -> None:
+        vars(self).update(_path=path, _kind=kind)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        raise ProgramError(
+            f"{self._path} is a module ({self._kind}) of which {name} is read, but a program's optimizer has only "
+            "parameters, gradients and its own state; give the optimizer or scheduler what it needs of the module: "
+            "parameters, names, numbers"
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        getattr(self, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Module:
+        return self
+
+
+class _Zeros(TorchDispatchMode):
+    """Notes the memory that is filled with zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filled: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default):
+            self.filled |= {t.untyped_storage()._cdata for t in tree_leaves(args) if isinstance(t, torch.Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+def clear_gradients(optimizer: Optimizer, with_zeros: bool = True) -> None:
+    """Call the class's own `zero_grad`, where it has one. ProgramError if a gradient is left; `with_zeros`: a gradient
+    of zeros is as good as none, since every parameter gets one in each step."""
     own = type(optimizer).zero_grad
     if own.__module__.split(".")[0] == "torch":
         return
-    own(optimizer)
-    if any(p.grad is not None for p in parameters(optimizer)):
+    with _Zeros() as zeros:
+        own(optimizer)
+    left = [p.grad for p in parameters(optimizer) if p.grad is not None]
+    if not all(with_zeros and grad.untyped_storage()._cdata in zeros.filled for grad in left):
         raise ProgramError(
             f"{own.__qualname__} leaves gradients, which a program computes anew in each step; let it set each p.grad "
             "to None, and keep what lasts in the optimizer's state"

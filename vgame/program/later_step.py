@@ -1,10 +1,12 @@
-"""Show the optimizers and schedulers of a task as at a later step, so that a loss that reads them gives another graph.
+"""Show the optimizers and schedulers of a task as at a later step, so that a loss that reads them is refused.
 
-In: a task. Out: a context in which their numbers differ from those of the first step; afterwards they are as before.
+In: a task. Out: a context in which their numbers are others than in the first step, and cannot be compared or computed
+with; afterwards they are as before. To print them is allowed.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,24 +17,82 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
 from vgame.program.copied import clear_gradients, copied, follow, parameters
+from vgame.program.hidden_state import own_line
 from vgame.program.recorder import Counters
 from vgame.program.torchs_steps import without_values
 from vgame.tasks.task import Task
 
 LEAVES = (int, float, complex, str, bytes, type(None))
+CONSTANT = ("weight_decay", "eps", "dampening", "alpha", "etas", "step_sizes")  # of groups, that torch never changes
 Change = tuple[Any, Any, Any]  # container, key, later value
 ABSENT = object()
 
 
+def _refused(what: str) -> ProgramError:
+    return ProgramError(
+        f"the loss reads {what}{own_line(traceback.extract_stack())}, which changes from step to step, but the loss of "
+        "a program is the same in all steps; remove it"
+    )
+
+
+def _trap(*names: str) -> dict[str, Any]:
+    def raising(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise _refused(self.what)
+
+    return dict.fromkeys(names, raising)
+
+
+NUMBER = (
+    "add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg abs lt le gt ge eq ne bool "
+    "float int index"
+)
+DICT = "getitem setitem delitem len iter contains"
+_TRAPS = {**_trap(*(f"__{name}__" for name in NUMBER.split())), "__hash__": lambda self: 0}
+_Int, _Float = type("int", (int,), dict(_TRAPS)), type("float", (float,), dict(_TRAPS))
+_State = type("dict", (dict,), _trap(*(f"__{name}__" for name in DICT.split()), *(n for n in dir(dict) if n[0] != "_")))
+
+
+def _shown(value: Any, what: str) -> Any:
+    """A number that can only be printed; other values as they are."""
+    kind = {int: _Int, float: _Float}.get(type(value))
+    if kind is None:
+        return value
+    shown = kind(value)
+    shown.what = what
+    return shown
+
+
 def later_step(task: Task) -> list[Change]:
-    """The changes of a step and of the schedulers after it; the rates differ even if they would not change."""
+    """The changes of a step and of the schedulers after it; numbers that another step may change, too."""
     found: list[Change] = []
     for optimizer in task.optimizers:
         schedulers = [s for s in task.schedulers if getattr(s, "optimizer", None) is optimizer]
         with suppress(Exception):  # its cause is named when the optimizer is played
             found += _of_step(optimizer, schedulers)
-        found += [(group, "lr", _other(group["lr"])) for group in optimizer.param_groups if "lr" in group]
-        found += [(vars(s), "_last_lr", [_other(x) for x in s._last_lr]) for s in schedulers if hasattr(s, "_last_lr")]
+        for group in optimizer.param_groups:
+            changing = [key for key in group if key == "lr" or (schedulers and key not in CONSTANT)]
+            found += [(group, key, _shown(_other(group[key]), f"{key} of the optimizer")) for key in changing]
+        for each in _all_of(schedulers):
+            keys = [key for key in vars(each) if not _is_torchs(each) or key in ("last_epoch", "_step_count")]
+            found += [(vars(each), key, _shown(vars(each)[key], f"{key} of the scheduler")) for key in keys]
+            if hasattr(each, "_last_lr"):
+                rates = [_shown(_other(rate), "the last rate of the scheduler") for rate in each._last_lr]
+                found.append((vars(each), "_last_lr", rates))
+        state = _State()
+        vars(state)["what"] = "the state of the optimizer"
+        found.append((vars(optimizer), "state", state))
+    return found
+
+
+def _is_torchs(scheduler: LRScheduler) -> bool:
+    return type(scheduler).__module__.startswith("torch.")
+
+
+def _all_of(schedulers: Sequence[LRScheduler]) -> list[LRScheduler]:
+    """The schedulers, and those that they hold."""
+    found = list(schedulers)
+    for each in found:
+        found += [s for s in getattr(each, "_schedulers", ()) if s not in found]
     return found
 
 
@@ -44,37 +104,35 @@ def _of_step(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]
     with suppress(ProgramError), without_values(), Counters():
         type(optimizer).step(copy)
     follow(followers)
-    for p, own in zip(parameters(optimizer), parameters(copy), strict=True):
-        if own in copy.state:
-            yield optimizer.state, p, copy.state[own]
     seen: set[int] = set()
     for before, after in ((optimizer, copy), *zip(schedulers, followers, strict=True)):
-        yield from _changed(vars(before), vars(after), seen)
+        yield from _changed(vars(before), vars(after), type(before).__name__, seen)
 
 
-def _changed(before: Any, after: Any, seen: set[int]) -> Iterator[Change]:
+def _changed(before: Any, after: Any, path: str, seen: set[int]) -> Iterator[Change]:
     """The numbers and texts that differ between two dictionaries or lists of the same form."""
     if id(before) in seen:
         return
     seen.add(id(before))
-    keys = after if isinstance(after, dict) else range(len(after))
-    for key in [k for k in keys if isinstance(k, str | int)]:
+    for key in [k for k in (after if isinstance(after, dict) else range(len(after))) if isinstance(k, str | int)]:
         old, new = before.get(key, ABSENT) if isinstance(before, dict) else before[key], after[key]
         if isinstance(new, LEAVES) or type(old) is not type(new):
             if isinstance(new, LEAVES) and (type(old) is not type(new) or old != new):
-                yield before, key, new
+                yield before, key, _shown(new, f"{path}.{key}")
         elif isinstance(new, dict) or (isinstance(new, list) and len(old) == len(new)):
-            yield from _changed(old, new, seen)
+            yield from _changed(old, new, f"{path}.{key}", seen)
         elif isinstance(new, list | tuple):
             if all(isinstance(part, LEAVES) for part in new) and old != new:
                 yield before, key, new
         elif hasattr(new, "__dict__") and not isinstance(new, torch.Tensor | nn.Module | type):
-            yield from _changed(vars(old), vars(new), seen)
+            yield from _changed(vars(old), vars(new), f"{path}.{key}", seen)
 
 
 def _other(rate: Any) -> Any:
     """Another rate than any that is likely to be meant."""
-    return rate * 0.7171 + 0.0131 if isinstance(rate, int | float | torch.Tensor) else rate
+    if isinstance(rate, bool) or not isinstance(rate, int | float | torch.Tensor):
+        return rate
+    return rate * 0.7171 + 0.0131
 
 
 @contextmanager

@@ -139,8 +139,9 @@ def _copied(leaf: Any) -> Any:
             if hasattr(leaf, method):
                 return getattr(leaf, method)()
         found = copy.copy(leaf)
-        for name, value in vars(leaf).items():
-            object.__setattr__(found, name, fresh(value))
+        slots = [slot for kind in type(leaf).__mro__ for slot in getattr(kind, "__slots__", ()) if hasattr(leaf, slot)]
+        for name in (*getattr(leaf, "__dict__", ()), *slots):
+            object.__setattr__(found, name, fresh(getattr(leaf, name)))
         return found
     except Exception:  # an object of the user's that cannot be copied
         return leaf

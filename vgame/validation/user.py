@@ -20,7 +20,7 @@ from torch.optim.swa_utils import get_ema_avg_fn, get_swa_avg_fn
 
 from vgame.program.autocast import as_on_cuda
 from vgame.program.capture import _restored, _train, _without_mkldnn, _without_validation
-from vgame.program.copied import clear_gradients, copied, follow, like, parameters
+from vgame.program.copied import clear_gradients, copied, copy_attributes, follow, like, parameters
 from vgame.program.hidden_state import line_of
 from vgame.program.optimizers import has_rule, rule_of
 from vgame.program.play import scheduled
@@ -276,6 +276,7 @@ class AtStep:
                 shadows.put(real.grad, gradients[name])
         optimizer = object.__new__(type(self.copied))
         memo[id(self.copied)] = optimizer
+        copy_attributes(parameters(self.copied), memo)
         for p, state in self.copied.state.items():
             own = slots.get(self.names.get(id(p), ""), {})
             for slot, tensor in state.items():
