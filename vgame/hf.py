@@ -141,7 +141,7 @@ class _Changing:
     def __init__(self, name: str, kind: type) -> None:
         self._name, self._kind = name, kind
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:  # for isinstance
         return self._kind
 

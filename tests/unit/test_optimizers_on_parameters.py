@@ -205,6 +205,25 @@ def test_a_scheduler_that_reads_or_drops_state_is_followed(step: Callable, make:
     compare(make, scheduler_of(step), build=marked)
 
 
+@pytest.mark.parametrize("what", ["state", "states", "parameters"])
+def test_a_scheduler_that_holds_state_or_parameters_is_followed(what: str) -> None:
+    class Holding(lr_scheduler.LRScheduler):
+        def __init__(self, optimizer: optim.Optimizer) -> None:
+            ps = optimizer.param_groups[0]["params"]
+            held = {"state": optimizer.state, "states": [optimizer.state[p] for p in ps], "parameters": ps[:1]}
+            self.held = held[what]
+            super().__init__(optimizer)
+
+        def get_lr(self) -> list[float]:
+            if what == "parameters":
+                return [b * (0.5 if self.held[0].grad is not None else 1.0) for b in self.base_lrs]
+            states = self.held.values() if what == "state" else self.held
+            steps = [float(s.get("step", 0)) for s in states]
+            return [b / (1 + max(steps, default=0)) for b in self.base_lrs]
+
+    compare(lambda p: optim.Adam(p, lr=0.01), lambda o: [Holding(o)])
+
+
 def clamps(scheduler: Any) -> None:
     for p in groups(scheduler):
         p.data.clamp_(-0.1, 0.1)

@@ -254,7 +254,8 @@ class Watch:
     """Notes whether the state or the parameters of a copied optimizer are read or changed."""
 
     def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> None:
-        self.read = any(isinstance(v, nn.Parameter) for s in schedulers for _, v in _held(s, optimizer))
+        own = {id(v) for v in (optimizer.state, *optimizer.state.values(), *parameters(optimizer))}
+        self.read = any(id(value) in own for s in schedulers for _, value in _held(s, optimizer))
         optimizer.state = self._noting(defaultdict)(dict, optimizer.state)
         for group in optimizer.param_groups:
             group["params"] = self._noting(list)(group["params"])
