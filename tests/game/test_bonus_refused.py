@@ -281,7 +281,7 @@ def test_invalid_marks_are_refused(stage: Stage) -> None:
         ):
             promise(floats, total)
     for least in (2**31, 0.91):
-        with pytest.raises(vgame.VgameError, match="a whole number of 32 bits is expected"):
+        with pytest.raises(vgame.VgameError, match="a whole number above"):
             promise(least=least)
     with pytest.raises(vgame.VgameError, match="amount = 0 wei: more than 0"):
         promise(amount=0)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from vgame.agents.bonus_conditions import (
+    check_mark,
     check_payable,
     name_of,
     needed_window,
@@ -108,7 +109,7 @@ def promise(
     evaluation's program does not compute the task's measure; Abstain if `check` would refuse the bonus."""
     if not 0 < amount < 2**128:
         raise VgameError(f"amount = {amount} wei: more than 0 is expected")
-    _check_mark(least)
+    check_mark(least, "the bonus")
     _warn_of_delivery(training)
     _check_names(training, task)
     evaluation = untrained_evaluation(task, total, training, amount, validate)
@@ -130,11 +131,6 @@ def _warn_of_delivery(training: Bundle) -> None:
             "complaint_window",
             stacklevel=3,
         )
-
-
-def _check_mark(least: int) -> None:
-    if type(least) is not int or not -(2**31) <= least < 2**31:
-        raise VgameError(f"least = {least!r}: a whole number of 32 bits is expected")
 
 
 def check(

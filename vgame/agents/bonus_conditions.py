@@ -37,7 +37,7 @@ def check_payable(
     _check_held(escrow, promised)
     _check_training(escrow, promised, training, ahead)
     _check_interval(promised, evaluation)
-    _check_mark(promised)
+    check_mark(promised.terms.least, name_of(promised))
     _check_size(promised, training, evaluation)
     if ahead:
         executor = Executor(evaluation.program, evaluation.data, evaluation.scalars, evaluation.seed, evaluation.mode)
@@ -86,12 +86,12 @@ def _check_interval(promised: Promised, evaluation: Bundle) -> None:
         )
 
 
-def _check_mark(promised: Promised) -> None:
+def check_mark(least: int, name: str) -> None:
     """The contract pays only if the total's size, which is the total's maximum, is below LARGEST."""
-    if not -LARGEST < (least := promised.terms.least) < LARGEST:
+    if type(least) is not int or not -LARGEST < least < LARGEST:
         raise Abstain(
-            f"{name_of(promised)}: its mark is {least}, but only totals below 2^30 in size are paid: ask the payer for "
-            "another bonus"
+            f"{name}: its mark is {least!r}, but a whole number above -2^30 and below 2^30 is expected: no other total "
+            "is paid"
         )
 
 

@@ -17,12 +17,12 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
 from vgame.program.copied import clear_gradients, copied, follow, parameters
+from vgame.program.functions_held import LEAVES
 from vgame.program.hidden_state import own_line
 from vgame.program.recorder import Counters
 from vgame.program.torchs_steps import without_values
 from vgame.tasks.task import Task
 
-LEAVES = (int, float, complex, str, bytes, type(None))
 CONSTANT = ("weight_decay", "eps", "dampening", "alpha", "etas", "step_sizes")  # of groups, that torch never changes
 Change = tuple[Any, Any, Any]  # container, key, later value
 ABSENT = object()
