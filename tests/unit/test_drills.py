@@ -1,11 +1,15 @@
-"""Orders of a drill, as lines: invalid ones are refused with one sentence."""
+"""Orders of a drill, as lines: invalid ones are refused with one sentence. A run copied while its owner lives."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from vgame.demo.cheats import copy_run
 from vgame.demo.drills import _order
 from vgame.errors import VgameError
+from vgame.system.files import half_file, write_atomic
 
 JOB = "ab" * 32
 BAD = [
@@ -30,3 +34,13 @@ def test_valid_orders_are_read() -> None:
     name = next(iter(ATTACKS))
     assert _order(f'{{"job": "{JOB}", "attack": "{name}", "step": 3}}'.encode()) == (name, bytes.fromhex(JOB), 3)
     assert _order(f'{{"job": "{JOB}", "accuse": "idle"}}\n'.encode()) == ("idle", bytes.fromhex(JOB), None)
+
+
+def test_a_run_is_copied_while_its_owner_measures(tmp_path: Path) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    write_atomic(run / "states" / "0000000000.safetensors", b"state")
+    (run / ".measured" / "states").mkdir(parents=True)
+    with half_file(run, "pace.json"), half_file(run / "states", "0000000005.safetensors"):
+        copy_run(run, copy)
+    assert [p.relative_to(copy).as_posix() for p in copy.rglob("*") if p.is_file()] == ["states/0000000000.safetensors"]
+    assert not (copy / ".measured").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG
@@ -79,7 +80,7 @@ class Cheats:
         honest = self.stage.folder / ("trainer" if (self.stage.folder / "trainer").exists() else "auditor")
         mine = self.stage.folder / cheat.name / self.stage.bundle.identity.hex()[:16]
         if not mine.exists():  # up to the attacked step a cheat's run is the honest run, so it is copied
-            shutil.copytree(honest / mine.name, mine)
+            copy_run(honest / mine.name, mine)
         cheat.order(attack=name, job=played.job.hex(), step=self._step_of(name))
         return played
 
@@ -160,3 +161,9 @@ class Cheats:
             if name != CONTRACT:
                 nets[name] = nets.get(name, 0) + wei
         return nets
+
+
+def copy_run(run: Path, target: Path) -> None:
+    """Copy a whole run, whose owner may still measure its pace: names that begin with a dot (files that are being
+    written, the checkpoint of a measurement) come and go meanwhile."""
+    shutil.copytree(run, target, ignore=shutil.ignore_patterns(".*"))
