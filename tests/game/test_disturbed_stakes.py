@@ -44,6 +44,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scene, Endpoint]]:
 # ---- a node that stops ----
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("moves", [3, 12])
 def test_stopped_node(end: Any, tmp_path: Path, moves: int) -> None:
     """A balancer with two nodes. One stands still from now on. The other one takes `moves` moves of the account (other
@@ -98,6 +99,7 @@ def test_busy_account_at_a_node_one_minute_behind(end: Any, tmp_path: Path) -> N
     assert staked(play, service) == 1, service.problems
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("seconds", [720, 1000])
 def test_busy_account_at_a_node_three_minutes_behind(end: Any, tmp_path: Path, seconds: int) -> None:
     """At most 16 moves are not shown."""

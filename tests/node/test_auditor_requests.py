@@ -11,6 +11,7 @@ from lying import table
 from proxy import Request
 from scene import Scene
 from test_watch import watch
+from wide import of_many
 
 from vgame.agents.named_jobs import Limits
 from vgame.agents.retry import QUIET_ROUND
@@ -20,7 +21,7 @@ KEPT = ("vgame", "web3")  # what they allocate, and not the proxy, which lives h
 MOST_REQUESTS, MOST_CALLS = 12, 60  # a minute
 
 
-@pytest.mark.parametrize("how", ["job", "client", "hunt"])
+@pytest.mark.parametrize("how", of_many(["job", "client", "hunt"], "job"))
 def test_a_quiet_claim_costs_few_requests(some_scene: Scene, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     with table(some_scene) as t:
         client = frozenset({t.play.client.wallet.address})

@@ -14,7 +14,7 @@ DAILY = [*range(24), 138]
 SEEDS = range(3_000)
 HARMLESS = "never defer"
 RARE = ["answers the first request only", "confirms unseen", "fetches without end", "keeps nothing to decline"]
-QUICK = ["never answer", "never revealKey", "declines too early", "never requests", "never complains"]
+QUICK = ["never answer", "never revealKey", "declines too early", "never requests"]
 
 
 def first_found(name: str, seeds: range) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from test_long_looks import Slow
+from wide import of_many
 
 from vgame.agents.status import Alarm, Shown, _report_alarms
 from vgame.chain.connection import Chain
@@ -90,7 +91,7 @@ def test_attempts_that_fail_at_once_end_too(urls: list[str], clock: list[float])
     assert len(made) == TRIES
 
 
-@pytest.mark.parametrize("seconds", [1.3, 2.6])
+@pytest.mark.parametrize("seconds", of_many([1.3, 2.6], 2.6))
 def test_slow_endpoints_are_not_all_left_out(urls: list[str], clock: list[float], seconds: float) -> None:
     """Beside a quick one, which may be the hostile one: at least every second look is at another one."""
     slow, looks = Slow(Chain(urls), clock, seconds, 0.02, seconds), list[int]()

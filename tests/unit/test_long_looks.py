@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from web3.exceptions import Web3RPCError
+from wide import of_many
 
 from vgame.agents.named_jobs import Limits, NamedJobs
 from vgame.chain import wallet as wallets
@@ -69,7 +70,7 @@ def test_one_that_always_takes_almost_too_long_is_left_out_longer_and_longer(
     assert slow.chain.turns and slow.chain.turns.all[1].pause == LONGEST
 
 
-@pytest.mark.parametrize("third", [7.0, 0.01])
+@pytest.mark.parametrize("third", of_many([7.0, 0.01], 7.0))
 def test_if_most_endpoints_are_slow_looks_take_longer(urls: list[str], clock: list[float], third: float) -> None:
     """A quick one does not prevent that, nor that looks are short again later."""
     slow = Slow(Chain(urls), clock, 7.0, 7.0, third)
@@ -144,7 +145,7 @@ def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str],
     assert clock[0] - begin <= PATIENCE / OTHERS + 4 and chain.endpoint == 0
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0, 6.0])
+@pytest.mark.parametrize("seconds", of_many([0.05, 0.3, 1.0, 6.0], 0.3, 6.0))
 def test_a_look_at_one_endpoint_leaves_no_other_one_out(urls: list[str], clock: list[float], seconds: float) -> None:
     """The third one invents moves that fail, and each asks the others several times. It sets no count, and its looks
     are a third."""
