@@ -10,6 +10,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from wide import of_many
 
 from vgame.chain.http import careful_session, provider
 from vgame.delivery.fetch import Source
@@ -53,7 +54,7 @@ def handler() -> Iterator[tuple[type[Large], str]]:
     server.server_close()
 
 
-@pytest.mark.parametrize("status", [200, 206, 401, 404, 503])
+@pytest.mark.parametrize("status", of_many([200, 206, 401, 404, 503], 200, 503))
 @pytest.mark.parametrize("role", ["delivery", "endpoint"])
 def test_no_reply_is_kept(handler: tuple[type[Large], str], role: str, status: int) -> None:
     kind, url = handler
