@@ -101,7 +101,6 @@ class Duty:
     by: int | None = None
     begun: int = 0
     request: Request | None = None
-    price: int = 0
 
 
 def read(game: Game, job: bytes) -> Snapshot:
@@ -193,7 +192,7 @@ def raising(s: Snapshot) -> list[Duty]:
             due = outgrown and (last or s.now > r.since + 2 * window)
             duty = Duty("raise", True, f"request {r.index} is late", None, r.since, r)
         if due:
-            found.append(replace(duty, price=STEADY * max(s.base, r.price)))
+            found.append(duty)
     return found
 
 
