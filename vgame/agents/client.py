@@ -16,8 +16,7 @@ from vgame.delivery.calls import CALL_GAS
 from vgame.dispute.player import BATCH, lapsed
 from vgame.errors import Abstain, ChainError, VgameError
 from vgame.job.bundle import Bundle, load_bundle
-from vgame.runs.logged_store import LoggedStore
-from vgame.runs.store import Store
+from vgame.runs.folder import store_of
 
 ORDER_GAS = 360_000  # above the limit of `createJob` (docs/gas.json)
 
@@ -161,13 +160,12 @@ def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> Callable[[]
         raise Abstain(
             f"{store_folder} holds no run of this bundle; start `vgame auditor` or `vgame trainer` with it first"
         )
-    store = LoggedStore(folder, bundle) if bundle.mode == "logged" else Store(folder, bundle)
+    store = store_of(folder, bundle)
     if store.divergence is None and store.step < bundle.steps:
         raise Abstain(
             f"the run in {store_folder} is at step {store.step} of {bundle.steps}; try again when it has ended"
         )
-    logs = store.log_roots if isinstance(store, LoggedStore) else None
-    root = run_tree(store.roots, len(store.roots), logs).root.hex()
+    root = run_tree(store.roots, len(store.roots), store.log_roots).root.hex()
     ordered: set[bytes] = set()
 
     def read() -> dict[str, str]:

@@ -235,5 +235,5 @@ def audit_divergence(store: Store, executor: Executor, checked: Sequence[int]) -
 
 def run_root(store: Store, roots: Sequence[bytes], count: int) -> str:
     """Root over `count` checkpoints with these state roots and this store's committed logs."""
-    logs = store.log_roots[: len(roots)] if isinstance(store, LoggedStore) else None
+    logs = None if store.log_roots is None else store.log_roots[: len(roots)]
     return run_tree(roots, count, logs).root.hex()

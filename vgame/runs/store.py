@@ -84,6 +84,7 @@ class Store:
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
         self.folder, self.bundle, self.keep, self.writable = folder, bundle, keep, writable
         self.roots: list[bytes] = []
+        self.log_roots: list[bytes] | None = None
         self.elsewhere: Elsewhere | None = None
         self._lock: IO[bytes] | None = None
         self.divergence: Divergence | None = None

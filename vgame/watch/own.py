@@ -24,6 +24,7 @@ from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.runs.folder import open_run, store_of
+from vgame.runs.store import Store
 from vgame.system.endpoints import hide_secrets, without_secrets
 from vgame.system.files import parse_json
 from vgame.watch.differences import State, shown
@@ -63,8 +64,8 @@ class OwnRun:
         }
 
     @staticmethod
-    def _root(store: Any) -> str:
-        return run_tree(store.roots, len(store.roots), getattr(store, "log_roots", None)).root.hex()
+    def _root(store: Store) -> str:
+        return run_tree(store.roots, len(store.roots), store.log_roots).root.hex()
 
 
 def _orders(job: dict[str, Any], bundle: Bundle) -> bool:
