@@ -97,7 +97,11 @@ REFUSED = {
         "branches on the values of its tensors",
     ),
     "a number read from a tensor": (lambda m, x: x * x.max().item(), "branches on the values of its tensors"),
-    "a selection whose size is data": (lambda m, x: x[x > 0], "branches on the values of its tensors"),
+    "a selection whose size is data": (
+        lambda m, x: x[x > 0],
+        "branches on the values of its tensors (a selection by a mask, test_capture.py line",
+    ),
+    "sizes that are data": (lambda m, x: x.masked_select(x > 0), "(masked_select, test_capture.py line"),
     "a loop until": (
         lambda m, x: [x := x / 2 for _ in iter(lambda: bool(x.norm() > 1), False)][-1],
         "branches on the values",
@@ -124,6 +128,29 @@ def test_a_model_that_cannot_be_captured_is_refused_in_one_sentence(then, expect
         lowered(Made(then))
     message = str(caught.value)
     assert expected in message and "\n" not in message and len(message) < 400
+
+
+TYPED = """
+import torch, vgame
+model, data = torch.nn.Linear(3, 3), {"x": torch.ones(4, 3)}
+def loss(model, batch):
+    y = model(batch["x"])
+    return y[y > 0].sum()
+task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, batch=2)
+vgame.prepare(vgame.Job(task, steps=1, interval=1))
+"""
+
+
+def test_code_without_a_file_is_given_no_line_of_vgame() -> None:
+    done = subprocess.run([sys.executable, "-"], input=TYPED, capture_output=True, text=True)
+    assert "values of its tensors (a selection by a mask), which" in done.stderr
+
+
+def test_an_average_over_all_batches_is_refused_by_its_layer() -> None:
+    model = Made(lambda m, x: m.norm(x))
+    model.norm = nn.BatchNorm1d(3, momentum=None)
+    with pytest.raises(ProgramError, match="the batch norm norm has momentum=None"):
+        lowered(model)
 
 
 def _seeded(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

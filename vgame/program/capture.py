@@ -44,6 +44,7 @@ from vgame.program.refusals import (
     _fails,
     decides_by_values,
     nothing_to_train,
+    refuse_cumulative_averages,
     refuse_other_names,
     refuse_types,
     refuse_unknown_shapes,
@@ -85,6 +86,7 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
             stack.enter_context(_restored(task.model, loss))
             _train(task.model)  # which may freeze parameters, or add hooks
             refuse_hooks(task.model)
+            refuse_cumulative_averages(task.model)
             trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in own)
             if not trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
                 raise nothing_to_train([name for name, p in parameters.items() if id(p) in own])

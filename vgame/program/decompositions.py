@@ -158,8 +158,11 @@ class Opened(TorchFunctionMode):
                     return function(*real[0], **real[1])
             refuse_torchvisions_chance()
             self.decided.append(f"{function.__name__}{own_line(traceback.extract_stack(limit=DEEP))}")
-        if function is T.__getitem__ and _has_mask(args[1]) and (real := self.known.replaced(args[1])) is not None:
-            args = (args[0], _without_masks(real))
+        if function is T.__getitem__ and _has_mask(args[1]):
+            if (real := self.known.replaced(args[1])) is not None:
+                args = (args[0], _without_masks(real))
+            else:
+                self.decided.append(f"a selection by a mask{own_line(traceback.extract_stack(limit=DEEP))}")
         return function(*args, **kwargs)
 
     def _refuse_read(self, function: Any, tensor: torch.Tensor) -> None:

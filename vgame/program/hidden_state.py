@@ -27,12 +27,11 @@ from vgame.tasks.task import Task
 #: Hooks on the steps of all optimizers.
 EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._global_optimizer_post_hooks)
 
-#: Folders outside the user's code: torch, Python, the capture and the validation.
-LIBRARY_FOLDERS = (
-    "<",
-    *(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__, traceback.__file__)),
-    f"{Path(__file__).parent.parent / 'validation'}{os.sep}",
-)
+PACKAGE = Path(__file__).parent.parent
+#: Folders outside the user's code: torch, Python and vgame, but not the models and losses that vgame ships.
+LIBRARIES = (Path(torch.__file__).parent, Path(os.__file__).parent, PACKAGE)
+LIBRARY_FOLDERS = ("<", *(f"{folder}{os.sep}" for folder in LIBRARIES))
+SHIPPED = f"{PACKAGE / 'tasks'}{os.sep}"
 
 
 def line_of(error: Exception) -> str:
@@ -46,8 +45,8 @@ def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
 
 
 def is_library_file(file: str) -> bool:
-    """Whether a file belongs to torch, Python or the capture."""
-    return file.startswith(LIBRARY_FOLDERS)
+    """Whether a file belongs to torch, Python or vgame."""
+    return file.startswith(LIBRARY_FOLDERS) and not file.startswith(SHIPPED)
 
 
 def refuse_outside(task: Task) -> None:

@@ -99,19 +99,19 @@ def refuse_torchvisions_chance() -> None:
 def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -> None:
     """Raise ProgramError for shapes that depend on data, and numbers read from tensors; names the user's lines, or else
     the operators."""
-    found = set()
+    found = []
     for node in graph.graph.nodes:
         for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
             known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
             if value is not None and not known:
-                found.add(f"{node.target} in {module_of(node)}")
+                found.append(f"{node.target} in {module_of(node)}")
     if found and decided:
         raise ProgramError(
             f"the model branches on the values of its tensors ({decided[0]}), which cannot be captured; read no number "
             "from a tensor: index with the tensor itself, x[rows, columns] or torch.gather, and select with torch.where"
         )
     if found:
-        raise decides_by_values(", ".join(sorted(found)))
+        raise decides_by_values(found[0])
 
 
 def refuse_other_names(
@@ -156,6 +156,15 @@ def refuse_wrappers(model: torch.nn.Module) -> None:
         if found := sorted(kinds & WRAPPERS.keys()):
             raise ProgramError(
                 f"{f'the module {name}' if name else 'the model'} is wrapped: {found[0]}; {WRAPPERS[found[0]]}"
+            )
+
+
+def refuse_cumulative_averages(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training and module.momentum is None:
+            raise ProgramError(
+                f"the batch norm {name or 'model'} has momentum=None, an average over all batches, which cannot be "
+                "captured; give it a momentum, such as 0.1"
             )
 
 
