@@ -1,0 +1,350 @@
+"""One bonus: an honest trainer that earns it, an honest payer that promises it, or both; else a cheat is on that side.
+
+In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from accuracy import ETHER, SimEscrow, bundle, installed, work
+from award import Award
+from branches import BLOCK, START, Block
+from claimants import AMOUNT, TRAPS, Claimants, Giver, Worker
+from endpoint import SimChain, SimGame
+from seats import PACE, Life, Player, Slow
+from story import AFTER, Cast, Story
+from strangers import Hand
+from tape import Tape
+from world import FINAL, LAG, Account, Killed, World
+
+import vgame.agents.bonus as agents
+import vgame.agents.roles as roles
+from vgame import Bundle, Terms
+from vgame.agents.client import close_job, post_job
+from vgame.agents.retry import Retry
+from vgame.chain.game import Game
+from vgame.chain.records import ENDED, JobSpec, Phase
+from vgame.errors import Abstain, ContractError, Over, VgameError
+
+T = TypeVar("T")
+FEATURES = ("closings", "junk", "surges")
+HIGHEST = 8  # times the least base fee
+REWARD = ETHER // 2
+PACES = (60, 300, 1_200)  # seconds between two commands of a payer
+PATIENCE = 6  # refusals of a command in a row, 30 seconds apart, after which a user gives up
+SETTLED = {"paid", "returned"}
+
+
+def terms(left: int) -> Terms:
+    """Clocks that cover what may go wrong here, and that `vgame trainer` accepts."""
+    slot = 2 * PACE + 2 * BLOCK * (2 + LAG)
+    budget = 40 * slot + left
+    clocks = {"trainer_budget": budget, "auditor_budget": budget, "slot": slot}
+    windows = {"accept_window": 1_800 + left, "claim_window": 1_800 + left, "challenge_window": 2_400 + left}
+    return Terms(reward=REWARD, diverged_pay=REWARD // 3, trainer_bond=ETHER, auditor_bond=ETHER, **clocks, **windows)
+
+
+class Street(World):
+    """A world with a base fee that rises for a while."""
+
+    def __init__(self, tape: Tape, inside: bool) -> None:
+        super().__init__(tape, inside)
+        self.enabled |= {name for name in FEATURES if tape.byte() & 1}
+        self.high = 0.0
+
+    def _base_fee(self, parent: Block) -> int:
+        if self.on("surges", 0.8):
+            self.high = self.now + BLOCK * self.tape.below(64)
+        if self.high <= self.now:
+            return min(super()._base_fee(parent), max(parent.base_fee * 7 // 8, 2 * self.least))
+        return min(parent.base_fee * 9 // 8, HIGHEST * self.least)
+
+
+class User(Player):
+    """An account and who calls vgame's commands with it. `notes`: what is left on its disk when a process is killed."""
+
+    def __init__(self, world: World, name: str, number: int) -> None:
+        super().__init__(world, name, number)
+        self.notes: dict[Any, Any] = {}
+
+    def _body(self) -> None:
+        try:
+            super()._body()
+        except Exception:  # of a bug: a command ends with an error of vgame's alone
+            self.reporter.unforeseen.append(f"the {self.name}: {traceback.format_exc(limit=-3)}")
+            self.ended = "unforeseen"
+
+    def may_die(self) -> None:
+        """Between two commands."""
+        if self.world.on("kill", 2) and self.world.allows(40):
+            self.world.log(f"the {self.name} is killed between two commands")
+            raise Killed
+
+    def insist(self, command: Callable[[], T], but: tuple[str, ...] = ()) -> T:
+        """A command is repeated until it succeeds, the contract refuses it for one of these reasons, or it refuses
+        again and again."""
+        refused = 0
+        while True:
+            self.may_die()
+            try:
+                return command()
+            except VgameError as problem:
+                refused += isinstance(problem, Abstain)
+                if refused >= PATIENCE or (isinstance(problem, ContractError) and problem.name in but):
+                    raise
+                self.world.log(f"{self.name}: {type(problem).__name__} {str(problem)[:150]}")
+            self.world.clock.sleep(30)
+
+    def command(self, name: str, of: Callable[[SimGame, SimEscrow], T], but: tuple[str, ...] = ()) -> T:
+        """A process of its own."""
+
+        def process() -> T:
+            game = self.game()
+            return of(game, SimEscrow(game))
+
+        found = self.insist(process, but)
+        self.world.log(f"{self.name} {name}: {found if isinstance(found, str | int) else 'done'}")
+        return found
+
+
+class Bonuses(Story):
+    """`patches`: (module, name, instead) of broken rules. Job 0 is the training."""
+
+    player: type[User] = User
+
+    def __init__(self, tape: Tape, inside: bool = True, patches: tuple[tuple[Any, str, Any], ...] = ()) -> None:
+        self.world: Any = Street(tape, inside)
+        world, self.patches, self.cast, self.until = self.world, patches, Cast(), 0.0
+        self.roles = tape.pick((("trainer",), ("payer",), ("trainer", "payer")))
+        self.pace, self.poor = tape.pick(PACES), tape.chance(10)
+        self.training: Bundle = bundle(terms(world.left))
+        self.spec = world.spec = JobSpec(**self.training.order)
+        self.least = work().total + tape.pick((0, -1, 1, -work().total))
+        self.trap = tape.pick(TRAPS) if "payer" not in self.roles and tape.chance(30) else ""
+        self.stubborn, self.offered, self.cheats = tape.chance(50), None, 0
+        self.shown = ExitStack()
+        self.shown.enter_context(installed())
+        self.strangers: Any = Claimants(world, 12, self)
+        self.players = {role: self.player(world, role, 2 + n) for n, role in enumerate(self.roles)}
+        payer = self.players.get("payer")
+        self.client = Hand(payer.account if payer else Account(world, 1))
+        self.start = {role: self._wealth(role) for role in self.roles}
+        self.granted = {hand.address: 1_000 * ETHER for hand in (self.client, *self.strangers.hands)}
+        self.granted |= {player.account.address: self.start[role] for role, player in self.players.items()}
+        world.begin(self.granted)
+        self.strangers.begin()
+        self.view = SimGame(SimChain(world, self.strangers.eth))
+        self.jobs = [self.view.job_id(self.spec, self.client.address, n) for n in range(2)]
+        world.strangers, world.deadline = self.strangers.act, self._deadline
+        self.judge: Any = Award(self)
+
+    def _wealth(self, role: str) -> int:
+        """Enough; or so little that a command has to refuse."""
+        gas = 20_000_000 * 2 * HIGHEST * self.world.least
+        if role == "payer":
+            return REWARD + (AMOUNT // 2 if self.poor else AMOUNT + gas)
+        return ETHER + gas if self.poor else 2 * AMOUNT + gas
+
+    def play(self) -> list[str]:
+        with self.shown as stack, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for module, name, instead in self.patches:
+                stack.enter_context(patch.object(module, name, instead))
+            return super().play()
+
+    def _begin(self, folder: Path) -> None:
+        self.strangers.jobs.append(self.jobs[0])
+        if "payer" not in self.roles:
+            self.strangers.actors.append(Giver(self.strangers, self.client))
+        if "trainer" not in self.roles:
+            self.strangers.actors.append(Worker(self.strangers, self.strangers.free.pop()))
+        lives = {"trainer": trainer_life(self), "payer": payer_life(self)}
+        for role, player in self.players.items():
+            player.life = lives[role]
+            player.sit()
+
+    def _over(self) -> bool:
+        """Also a bonus that a cheat could still be paid."""
+        if not all(player.ended for player in self.players.values()):
+            self.until = 0.0
+            return False
+        self.until = self.until or self.world.now + AFTER
+        return self.world.now >= self.until
+
+    def _deadline(self) -> float | None:
+        """The end of a job's window; that of the bonus, where no trainer waits until something is final."""
+        if (end := super()._deadline()) is not None:
+            return end
+        bonus = self.strangers.held()
+        busy = [p for role, p in self.players.items() if role == "trainer" and not p.ended]
+        if bonus is None or busy or not bonus.since or bonus.settled_at:
+            return None
+        end = bonus.since + bonus.window
+        return float(end) if end + 8 * BLOCK >= self.world.tree.head.time else None
+
+
+# ---- the honest ----
+
+
+def trainer_life(story: Bonuses) -> Life:
+    """As docs/bonus.md has it: check, train, close, prepare, order, evaluate, pay, close."""
+
+    def life(player: User) -> None:
+        world, notes, job = player.world, player.notes, story.jobs[0]
+        while story.offered is None:
+            if world.now > START + story.spec.accept_window:
+                return
+            world.clock.sleep(BLOCK)
+        identity, made = story.offered, work()
+        if "checked" not in notes:
+            try:
+                notes["checked"] = player.command(
+                    "checks", lambda _, e: e.check(identity, story.training, made.task, job=job)
+                )
+            except Abstain as refusal:
+                notes["refused"] = str(refusal)
+                return
+        serve(player, job, story.training, 0)
+        while player.command("closes", lambda _, e: e.close(identity)) == "waiting":
+            world.clock.sleep(60)
+        if made.total < story.least and not story.stubborn:
+            return
+        while not earned(player, story, identity):
+            world.log("the trainer evaluates again")
+        settle(player, identity, BLOCK, lambda: True)
+
+    return life
+
+
+def earned(player: User, story: Bonuses, identity: bytes) -> bool:
+    """One evaluation, ordered, computed and shown; False if it does not count, because it was claimed too early."""
+    made, nonce = work(), player.notes.setdefault("nonce", 0)
+    try:
+        measured = player.command("prepares", lambda _, e: e.evaluation(identity, made.run, made.task, validate=0))
+    except Abstain as refusal:
+        player.notes["unpaid"] = str(refusal)
+        return True
+    spec = JobSpec(**measured.order)
+    job = story.view.job_id(spec, player.account.address, nonce)
+    if job not in story.strangers.jobs:
+        story.strangers.jobs.append(job)
+    player.command("orders", lambda game, _: ordered(game, measured, job, nonce))
+    serve(player, job, measured, 1)
+    while True:
+        try:
+            held = player.command("looks", lambda _, e: e.held(identity))
+            if not held.settled_at:
+                refused = ("MarkMissed", "NoBonus")
+                player.command("pays", lambda _, e: pays(e, identity, job), refused)
+            return True
+        except ContractError as refusal:
+            if refusal.name == "MarkMissed":
+                player.notes["unpaid"] = str(refusal)
+                return True
+        except Abstain:
+            player.notes["nonce"] = nonce + 1
+            return False
+
+
+def pays(escrow: SimEscrow, identity: bytes, job: bytes) -> int:
+    return escrow.pay(identity, job, work().run, work().measured)
+
+
+def ordered(game: Game, measured: Bundle, job: bytes, nonce: int) -> str:
+    """`vgame job post`; an earlier process may have done it."""
+    if game.job(job).phase is Phase.NONE:
+        post_job(game, measured, nonce)
+    return job.hex()[:8]
+
+
+def serve(player: User, job: bytes, trained: Bundle, which: int) -> None:
+    """`vgame trainer`, until the job's end is final."""
+    if job in player.notes:
+        return
+    world, reporter, machine = player.world, player.reporter, Slow(player.world, work().histories[which])
+    run = (work().run, work().measured)[which]
+    computation: Any = SimpleNamespace(
+        rehearse=lambda: None,
+        refuse_small_disk=lambda *_, **__: None,
+        refuse_bad_terms=lambda price: None,
+        reporter=reporter,
+        retry=Retry(reporter, 1.0, bears=VgameError),
+        bundle=trained,
+        run=lambda _: world.clock.sleep(20),
+        history=machine,
+        run_root=run._store.roots[-1],
+        lock=lambda: None,
+        store=SimpleNamespace(folder=Path("run")),
+    )
+    trainer = roles.trainer_of(player.game(), job, computation)
+    player.notes[job] = roles.play(trainer, computation, reporter, 1.0)
+
+
+def settle(player: User, identity: bytes, pace: float, over: Callable[[], bool]) -> None:
+    """`vgame bonus close`, until its outcome is old enough to stay."""
+    since = None
+    while since is None or player.world.now < since + FINAL:
+        outcome = player.command("closes", lambda _, e: e.close(identity))
+        since = (since or player.world.now) if outcome in SETTLED and over() else None
+        if outcome == "started" and player.notes.get("unpaid"):
+            return
+        player.world.clock.sleep(pace)
+
+
+def payer_life(story: Bonuses) -> Life:
+    """Order, promise, and close again and again, until all money is where it belongs."""
+
+    def life(player: User) -> None:
+        job, training = story.jobs[0], story.training
+        if "ordered" not in player.notes:
+            player.command("orders", lambda game, _: ordered(game, training, job, 0))
+            player.notes["ordered"] = True
+        try:
+            story.offered = player.notes.setdefault("bonus", None) or promised(player, story)
+        except (Abstain, ContractError) as refusal:
+            player.notes["refused"] = str(refusal)
+        player.notes["bonus"] = story.offered
+
+        def over() -> bool:
+            return player.command("closes the job", lambda game, _: closed(game, job)) in ENDED
+
+        if story.offered:
+            settle(player, story.offered, story.pace, over)
+        while not over():
+            player.world.clock.sleep(story.pace)
+
+    return life
+
+
+def promised(player: User, story: Bonuses) -> bytes:
+    """`vgame bonus promise`; where it was killed, the contract knows the bonus."""
+    rule = {"least": story.least, "amount": AMOUNT, "validate": 0}
+    made = work().task
+    try:
+        return player.command(
+            "promises", lambda _, e: e.promise(story.jobs[0], story.training, made, "correct", **rule), ("BonusExists",)
+        )
+    except ContractError as refusal:
+        if refusal.name != "BonusExists":
+            raise
+        return bytes(refusal.args_[0])
+
+
+def closed(game: Game, job: bytes) -> Phase:
+    """`vgame job close`: with nothing to do it ends with an error."""
+    try:
+        return close_job(game, job)[0]
+    except VgameError:
+        return game.job(job).phase
+
+
+__all__ = ["Bonuses", "Over", "agents", "replace"]
