@@ -328,3 +328,15 @@ def test_no_evaluation_names_a_trainer_without_an_event_of_its_acceptance(stage:
     game.jobs = lambda jobs: [replace(job, trainer=stranger) for job in usual(jobs)]
     with pytest.raises(VgameError, match=r"JobAccepted|event"):
         stage.escrow.evaluation(stage.id, stage.trained.run, task())
+
+
+def test_a_run_that_began_for_an_order_with_other_terms_is_evaluated(system, trained: Trained, tmp_path: Path) -> None:
+    """A trainer's store keeps the terms of the first order; the same computation in another order continues that
+    run."""
+    stage = Stage(system, trained)
+    other = replace(trained.bundle, terms=trained.bundle.terms.model_copy(update={"claim_window": 500_000}))
+    run = vgame.train(other, tmp_path / "run")
+    stage.train()
+    assert run.bundle.order != trained.bundle.order and stage.escrow.close(stage.id) == "started"
+    bundle = stage.escrow.evaluation(stage.id, run, task(), validate=0)
+    assert bundle.order == stage.escrow.evaluation(stage.id, trained.run, task(), validate=0).order

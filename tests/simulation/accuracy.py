@@ -45,7 +45,7 @@ OUTPUTS = {name: [abi_type(o) for o in e["outputs"]] for name, e in FUNCTIONS.it
 SELECTORS = {name: bytes(Web3.keccak(text=f"{name}({','.join(kinds)})"))[:4] for name, kinds in INPUTS.items()}
 NAMES = {selector: name for name, selector in SELECTORS.items()}
 EVENTS = Web3().eth.contract(abi=ABI).events
-USUAL = branches.accounts
+USUAL, ORDERED = branches.accounts, agents.ordered_bundle
 ETHER = 10**18
 
 
@@ -181,6 +181,11 @@ def bundle(terms: Terms) -> Bundle:
     return replace(work().bundle, terms=terms)
 
 
+def ordered_bundle(escrow: Any, promised: Any, stored: Bundle) -> Bundle:
+    """The same object for the same terms."""
+    return bundle(ORDERED(escrow, promised, stored).terms)
+
+
 def kept(function: Callable[..., Any]) -> Callable[..., Any]:
     """Its results are kept by the arguments, large ones by their identity; these are kept too."""
     known: dict[Any, tuple[Any, Any]] = {}
@@ -208,6 +213,7 @@ def installed() -> Iterator[None]:
             stack.enter_context(patch.object(module, "contracts", contracts))
         stack.enter_context(patch.object(branches, "accounts", accounts))
         stack.enter_context(patch.object(conditions, "measure", lambda *_: Pace(0.01, 0.01)))
+        stack.enter_context(patch.object(agents, "ordered_bundle", ordered_bundle))
         for name, function in KEPT.items():
             stack.enter_context(patch.object(agents, name, function))
         yield

@@ -294,7 +294,7 @@ def settle(player: User, identity: bytes, pace: float, over: Callable[[], bool])
     since = None
     while since is None or player.world.now < since + FINAL:
         outcome = player.command("closes", lambda _, e: e.close(identity))
-        since = (since or player.world.now) if outcome in SETTLED and over() else None
+        since = (since or player.world.now) if over() and outcome in SETTLED else None
         if outcome == "started" and player.notes.get("unpaid"):
             return
         player.world.clock.sleep(pace)

@@ -21,6 +21,7 @@ from vgame.agents.bonus_conditions import (
     check_payable,
     name_of,
     needed_window,
+    ordered_bundle,
     template_of,
     terms_of,
 )
@@ -216,8 +217,9 @@ def evaluation_bundle(
     training can accept it. ValidationError if its program does not compute the task's measure. NotYet until the
     bonus's window has begun, since an earlier claim does not count; `early`: at any time."""
     run = run if isinstance(run, Run) else Run.open(run)
-    total, own = _measured(promised, run.bundle, task)
-    check_payable(escrow, promised, run.bundle, own, ahead=False)
+    training = ordered_bundle(escrow, promised, run.bundle)
+    total, own = _measured(promised, training, task)
+    check_payable(escrow, promised, training, own, ahead=False)
     if not early:
         _check_begun(escrow, promised.id)
     terms = terms_of(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))

@@ -35,7 +35,7 @@ def check_payable(
     promise. `ahead`: before the work, when this device is measured and the terms of the evaluation are judged too.
     `promise`, `check` and `prepare` call this."""
     _check_held(escrow, promised)
-    _check_training(escrow, promised, training, ahead)
+    _check_training(escrow, promised, training)
     _check_interval(promised, evaluation)
     check_mark(promised.terms.least, name_of(promised))
     _check_size(promised, training, evaluation)
@@ -56,13 +56,16 @@ def _check_held(escrow: EscrowContract, promised: Promised) -> None:
         raise Abstain(f"{name_of(promised)} is settled; `vgame bonus close` prints the outcome")
 
 
-def _check_training(escrow: EscrowContract, promised: Promised, training: Bundle, ahead: bool) -> None:
-    """Abstain unless the bonus is for a job of this bundle that can still end with a trained state. After the work the
-    bundle is that of a stored run, whose terms may differ from those of the order."""
+def ordered_bundle(escrow: EscrowContract, promised: Promised, stored: Bundle) -> Bundle:
+    """The bundle of a stored run with the terms of the bonus's training: the run may have begun for another order, and
+    its files keep the terms of that."""
+    spec = escrow.game.job(promised.terms.training).spec
+    return replace(stored, terms=terms_of(spec), depth=spec.depth)
+
+
+def _check_training(escrow: EscrowContract, promised: Promised, training: Bundle) -> None:
+    """Abstain unless the bonus is for a job of this bundle that can still end with a trained state."""
     identity = promised.terms.training
-    if not ahead:
-        spec = escrow.game.job(identity).spec
-        training = replace(training, terms=terms_of(spec), depth=spec.depth)
     try:
         job = find_order(escrow.game, training, identity)
     except Abstain:
