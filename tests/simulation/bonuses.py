@@ -33,15 +33,16 @@ from vgame.agents.client import close_job, post_job
 from vgame.agents.retry import Retry
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, JobSpec, Phase
-from vgame.errors import Abstain, ContractError, Over, VgameError
+from vgame.errors import Abstain, ChainError, ContractError, Over, VgameError
 
 T = TypeVar("T")
 FEATURES = ("closings", "junk", "surges")
 HIGHEST = 8  # times the least base fee
 REWARD = ETHER // 2
 PACES = (60, 300, 1_200)  # seconds between two commands of a payer
-PATIENCE = 6  # refusals of a command in a row, 30 seconds apart, after which a user gives up
-SETTLED = {"paid", "returned"}
+PATIENCE = 6  # refusals of a command, 30 seconds apart, after which a user gives up
+SETTLED, OVER = {"paid", "returned"}, {Phase.CONVICTED, *ENDED}
+POOR, IDLE = "send it some ether", "the contract owes"  # in errors
 
 
 def terms(left: int) -> Terms:
@@ -91,14 +92,14 @@ class User(Player):
 
     def insist(self, command: Callable[[], T], but: tuple[str, ...] = ()) -> T:
         """A command is repeated until it succeeds, the contract refuses it for one of these reasons, or it refuses
-        again and again."""
+        again and again, or asks for money."""
         refused = 0
         while True:
             self.may_die()
             try:
                 return command()
             except VgameError as problem:
-                refused += isinstance(problem, Abstain)
+                refused += isinstance(problem, Abstain) or POOR in str(problem)
                 if refused >= PATIENCE or (isinstance(problem, ContractError) and problem.name in but):
                     raise
                 self.world.log(f"{self.name}: {type(problem).__name__} {str(problem)[:150]}")
@@ -310,12 +311,12 @@ def payer_life(story: Bonuses) -> Life:
             player.notes["ordered"] = True
         try:
             story.offered = player.notes.setdefault("bonus", None) or promised(player, story)
-        except (Abstain, ContractError) as refusal:
+        except (Abstain, ChainError, ContractError) as refusal:
             player.notes["refused"] = str(refusal)
         player.notes["bonus"] = story.offered
 
         def over() -> bool:
-            return player.command("closes the job", lambda game, _: closed(game, job)) in ENDED
+            return player.command("closes the job", lambda game, _: closed(game, job)) in OVER
 
         if story.offered:
             settle(player, story.offered, story.pace, over)
@@ -343,7 +344,9 @@ def closed(game: Game, job: bytes) -> Phase:
     """`vgame job close`: with nothing to do it ends with an error."""
     try:
         return close_job(game, job)[0]
-    except VgameError:
+    except ChainError as error:
+        if IDLE not in str(error):
+            raise
         return game.job(job).phase
 
 

@@ -31,6 +31,7 @@ from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_ta
 from vgame.chain.connection import Chain
 from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
 from vgame.chain.final import final_jobs
+from vgame.chain.game import LOOKS
 from vgame.chain.records import NOBODY, JobSpec
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
@@ -283,16 +284,17 @@ def _check_time(escrow: EscrowContract, identity: bytes, evaluation: bytes) -> N
 def close(escrow: EscrowContract, identity: bytes) -> str:
     """Take the steps of a bonus that are due. Returns `paid`, `returned`, `started` (the window has begun) or `waiting`
     (for the training). Credits of the caller are withdrawn. A trainer does not return a bonus whose window began."""
-    outcome = _settled(escrow, identity)
     wallet = escrow.game.wallet
     assert wallet is not None
-    if escrow.credits(wallet.address):
+    with escrow.game.chain.pinned():  # a node that is behind may show no credits of a bonus that is settled
+        bonus, owed = escrow.held(identity), escrow.credits(wallet.address)
+    outcome = _settled(escrow, identity, bonus)
+    if owed or _is_owed(escrow, outcome == "returned" and not bonus.settled_at and wallet.address == bonus.payer):
         escrow.send("withdraw", wallet.address)
     return outcome
 
 
-def _settled(escrow: EscrowContract, identity: bytes) -> str:
-    bonus = escrow.held(identity)
+def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
     if bonus.settled_at:
         return "paid" if bonus.paid else "returned"
     if bonus.since == 0 and escrow.game.job(bonus.training).phase not in FAILED:
@@ -314,6 +316,20 @@ def _settled(escrow: EscrowContract, identity: bytes) -> str:
             raise
         return "waiting" if bonus.since == 0 else "started"
     return "returned"
+
+
+def _is_owed(escrow: EscrowContract, given: bool) -> bool:
+    """Has the caller credits? `given`: it has just given a bonus back to itself, and NotYet if no state shows that: the
+    money would stay in the escrow."""
+    wallet = escrow.game.wallet
+    assert wallet is not None
+    found = any(escrow.credits(wallet.address) for _ in range(LOOKS if given else 1))
+    if given and not found:
+        raise NotYet(
+            f"{escrow.game.chain.url} shows a receipt of `giveBack`, but no credits of {wallet.address}: the endpoint "
+            "lags; run `vgame bonus close` again to withdraw them"
+        )
+    return found
 
 
 def _is_for_caller(escrow: EscrowContract, bonus: Bonus) -> bool:
