@@ -3,7 +3,7 @@
 played on this commit, and adds them to docs/simulation.json; a seed that fails is printed with the shortest tape that
 fails too. `--tape HEX` plays a tape again, `--seed N` a seed, and prints the story. `--sales`: of
 deliveries; `--several`: each role is played twice, at a hostile node too; `--endpoints`: each role asks three nodes, of
-which one is hostile.
+which one is hostile; `--bonuses`: of bonuses.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("simulation", "game", "twin", ""))]
 
 from bazaar import Bazaar  # noqa: E402
+from bonuses import Bonuses  # noqa: E402
 from chorus import Chorus  # noqa: E402
 from sale import Sale  # noqa: E402
 from several import Several  # noqa: E402
@@ -42,20 +43,30 @@ IDLE = (
 UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
 SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
+UNSOLD = tuple(f"tests/simulation/{name}.py" for name in OF_SALES if name != "market")
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
 TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # a role has several endpoints
+BONUSES = (
+    *(f"tests/simulation/{name}.py" for name in ("accuracy", "award", "bonuses", "claimants")),
+    "vgame/agents/bonus.py", "vgame/agents/bonus_conditions.py",
+)  # fmt: skip
 UNUSED = {
-    "dispute": (*SALES, *SEVERAL, *TURNS), "sale": (*SEVERAL, *TURNS), "several": (*SALES, *TURNS),
-    "chorus": SALES, "bazaar": (),
+    "dispute": (*SALES, *SEVERAL, *TURNS, *BONUSES), "sale": (*SEVERAL, *TURNS, *BONUSES),
+    "several": (*SALES, *TURNS, *BONUSES), "chorus": (*SALES, *BONUSES), "bazaar": BONUSES,
+    "bonus": (*SEVERAL, *TURNS, *UNSOLD),
 }  # fmt: skip
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*.py", ":(exclude)contracts/findings.toml")
+#: A bonus needs a bundle, a run and the escrow beside all this.
+WHOLE = tuple(f"vgame/{name}" for name in ("api_bonus.py", "api_evaluation.py", "execute", "runs", "tasks", "program"))
 STORIES: dict[str, type[Story]] = {
     "dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus, "bazaar": Bazaar,
+    "bonus": Bonuses,
 }  # fmt: skip
 FLAGS = {
     "dispute": "", "sale": "--sales ", "several": "--several ", "chorus": "--endpoints ", "bazaar": "--market ",
+    "bonus": "--bonuses ",
 }  # fmt: skip
 SAME = ("inside", "commit", "story")
 PART = 500  # seeds between two records
@@ -76,6 +87,7 @@ def commit(kind: str) -> str:
     """The last one that changed what is played; with a + where files differ from it."""
     own = (
         *(("vgame/delivery",) if kind in ("sale", "bazaar") else ()),
+        *((*WHOLE, "tests/game/bonus_stage.py") if kind == "bonus" else ()),
         *(f":(exclude){path}" for path in UNUSED[kind]),
     )
     git, played = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True), (*PLAYED, *own, *BESIDE)
@@ -152,6 +164,7 @@ def main() -> int:
         ("several", "each role twice"),
         ("chorus", "three nodes a role"),
         ("bazaar", "deliveries, three nodes a role"),
+        ("bonus", "bonuses"),
     ):
         parser.add_argument(
             FLAGS[kind].strip(), dest="kind", action="store_const", const=kind, default="dispute", help=what

@@ -316,7 +316,7 @@ def payer_life(story: Bonuses) -> Life:
         player.notes["bonus"] = story.offered
 
         def over() -> bool:
-            return player.command("closes the job", lambda game, _: closed(game, job)) in OVER
+            return player.command("closes the job", lambda game, _: closed(game, job))
 
         if story.offered:
             settle(player, story.offered, story.pace, over)
@@ -340,14 +340,15 @@ def promised(player: User, story: Bonuses) -> bytes:
         return bytes(refusal.args_[0])
 
 
-def closed(game: Game, job: bytes) -> Phase:
-    """`vgame job close`: with nothing to do it ends with an error."""
+def closed(game: Game, job: bytes) -> bool:
+    """`vgame job close`: it has ended, and nothing is left to do, which is an error."""
     try:
-        return close_job(game, job)[0]
+        close_job(game, job)
     except ChainError as error:
         if IDLE not in str(error):
             raise
-        return game.job(job).phase
+        return game.job(job).phase in OVER
+    return False
 
 
 __all__ = ["Bonuses", "Over", "agents", "replace"]

@@ -13,6 +13,7 @@ from typing import Any
 from accuracy import ETHER, FUNCTIONS, INPUTS, SELECTORS, SimEscrow, deployed, work
 from branches import Block, Tx
 from eth_abi import encode
+from market import Vendor
 from revm_calls import calldata
 from scene import Call
 from strangers import GAS, Hand, Puppet, Strangers
@@ -212,7 +213,7 @@ class Claimants(Strangers):
         player = CheatingTrainer(self.game(hand), job, work().histories[measures], silent)
         player.terms = spec
         self.which[job] = measures
-        self.puppets.append(Puppet(self, f"worker {measures}", player, self.world.tape.pick((100, 60, 25))))
+        self.puppets.append(Vendor(self, f"worker {measures}", player, self.world.tape.pick((100, 60, 25))))
 
     def act(self) -> None:
         world = self.world

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import astuple, fields, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from web3 import Web3
 
 from vgame.agents.bonus_conditions import (
     check_mark,
@@ -28,8 +30,9 @@ from vgame.agents.bonus_conditions import (
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
+from vgame.chain.abi import abi_type, artifact
 from vgame.chain.connection import Chain
-from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
+from vgame.chain.escrow import NAME, Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
 from vgame.chain.final import final_jobs
 from vgame.chain.game import LOOKS
 from vgame.chain.records import NOBODY, JobSpec
@@ -37,7 +40,7 @@ from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
 from vgame.delivery.buyer import FAILED
-from vgame.errors import Abstain, ContractError, NotYet, ProgramError, VgameError
+from vgame.errors import Abstain, ChainError, ContractError, NotYet, ProgramError, VgameError
 from vgame.job.bundle import Bundle
 from vgame.runs.logged_store import LoggedStore
 from vgame.tasks.task import TOTALS, Task
@@ -118,9 +121,25 @@ def promise(
     window = needed_window(evaluation, amount) if window is None else window
     terms, order = BonusTerms(job, window, *place_of(evaluation), least), template_of(JobSpec(**evaluation.order))
     layout = layout_of(training, evaluation)
+    _check_new(escrow, terms, order, layout, amount, nonce)
     drafted = Promised(b"", NOBODY, amount, terms, order, tuple(layout))
     check_payable(escrow, drafted, training, evaluation, ahead=True)
     return escrow.open(terms, order, layout, amount, nonce)
+
+
+def _check_new(
+    escrow: EscrowContract, terms: BonusTerms, order: JobSpec, layout: list[bytes], amount: int, nonce: int
+) -> None:  # fmt: skip
+    """ContractError with the bonus if it exists: a command that was killed has opened it, and has left its payer too
+    little money for the contract to be asked."""
+    wallet, inputs = escrow.game.wallet, next(e["inputs"] for e in artifact(NAME)["abi"] if e.get("name") == "open")
+    assert wallet is not None
+    types = [*map(abi_type, inputs[:3]), "address", "uint256", "uint256"]
+    values = [astuple(terms), astuple(order), layout, wallet.address, amount, nonce]
+    identity = bytes(Web3.keccak(escrow.game.chain.web3.codec.encode(types, values)))
+    with suppress(ChainError):  # there is none
+        escrow.held(identity)
+        raise ContractError("BonusExists", (identity,))
 
 
 def _warn_of_delivery(training: Bundle) -> None:
