@@ -340,3 +340,33 @@ def test_a_run_that_began_for_an_order_with_other_terms_is_evaluated(system, tra
     assert run.bundle.order != trained.bundle.order and stage.escrow.close(stage.id) == "started"
     bundle = stage.escrow.evaluation(stage.id, run, task(), validate=0)
     assert bundle.order == stage.escrow.evaluation(stage.id, trained.run, task(), validate=0).order
+
+
+def test_a_bonus_that_was_opened_before_is_named_also_without_money(stage: Stage) -> None:
+    """A command that was killed has opened it; a second one does not ask for more money."""
+    payer = stage.client.wallet.address
+    stage.chain.node.set_balance(payer, AMOUNT // 2)
+    with pytest.raises(ContractError, match="BonusExists") as caught:
+        stage.escrow.promise(stage.job, stage.trained.bundle, task(), "correct", **stage.terms)
+    assert caught.value.args_ == (stage.id,)
+
+
+def _given_back(system, trained: Trained, shown: list[int]) -> int:
+    """The wei that a payer's `close` after the window yields if the next looks at its credits show this."""
+    stage = Stage(system, trained, least=SAMPLES + 1)
+    stage.train()
+    stage.escrow.close(stage.id)
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    usual, before = stage.escrow.credits, stage.chain.balance(stage.client.wallet.address)
+    stage.escrow.credits = lambda account: shown.pop(0) if shown else usual(account)
+    assert stage.escrow.close(stage.id) == "returned"
+    return stage.chain.balance(stage.client.wallet.address) - before
+
+
+def test_credits_that_a_node_shows_late_are_withdrawn(system, trained: Trained) -> None:
+    assert _given_back(system, trained, [0, 0, 0]) == AMOUNT
+
+
+def test_credits_that_no_look_shows_are_not_left_in_silence(system, trained: Trained) -> None:
+    with pytest.raises(NotYet, match="no credits of"):
+        _given_back(system, trained, [0] * 10)

@@ -19,7 +19,7 @@ import branches
 import endpoint
 import pyrevm
 from bonus_stage import Trained, executor, task
-from endpoint import SimContents, SimGame
+from endpoint import SimContents, SimGame, altered
 from eth_abi import decode, encode
 from hexbytes import HexBytes
 from revm_chain import RevmChain, Unsigned
@@ -97,8 +97,9 @@ class Function:
 
     def call(self, tx: dict[str, Any] | None = None) -> Any:
         values = decode(OUTPUTS[self.name], self._view(self.eth.default_block, tx or {})[0])
-        values = tuple(map(_shown, values))
-        return values[0] if len(values) == 1 else values
+        found = _shown(values[0])
+        lies = self.name == "getBonus" and self.eth.faults.lie > self.eth.world.now
+        return altered(found, self.eth.faults.field) if lies else found
 
     def estimate_gas(self, tx: dict[str, Any]) -> int:
         return self._view("latest", tx)[1]

@@ -95,6 +95,8 @@ class Award:
             found.append(f"the trainer believes a promise with a trap: {story.trap}")
         if notes.get("refused") and not story.trap and not story.poor and "lie" not in self.world.enabled:
             found.append(f"the trainer refuses a sound bonus: {notes['refused']}")
+        if notes.get("nonce"):
+            found.append(f"the trainer has evaluated {notes['nonce']} times in vain")
         if self._owed("trainer"):
             found.append(f"the trainer has ended and left {self._owed('trainer')} wei")
         if mine and self.bonus and self.bonus.since and "giveBack" in self._calls("trainer"):

@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -26,14 +25,13 @@ from strangers import Hand
 from tape import Tape
 from world import FINAL, LAG, Account, Killed, World
 
-import vgame.agents.bonus as agents
 import vgame.agents.roles as roles
 from vgame import Bundle, Terms
 from vgame.agents.client import close_job, post_job
 from vgame.agents.retry import Retry
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, JobSpec, Phase
-from vgame.errors import Abstain, ChainError, ContractError, Over, VgameError
+from vgame.errors import Abstain, ChainError, ContractError, NotYet, VgameError
 
 T = TypeVar("T")
 FEATURES = ("closings", "junk", "surges")
@@ -131,7 +129,9 @@ class Bonuses(Story):
         self.spec = world.spec = JobSpec(**self.training.order)
         self.least = work().total + tape.pick((0, -1, 1, -work().total))
         self.trap = tape.pick(TRAPS) if "payer" not in self.roles and tape.chance(30) else ""
-        self.stubborn, self.offered, self.cheats = tape.chance(50), None, 0
+        self.stubborn, self.hasty, self.offered, self.cheats = tape.chance(50), tape.chance(30), None, 0
+        self.lazy = "payer" not in self.roles and tape.chance(20)  # nobody gives back what is earned late
+        world.enabled -= {"closings", "junk"} if self.lazy else set()
         self.shown = ExitStack()
         self.shown.enter_context(installed())
         self.strangers: Any = Claimants(world, 12, self)
@@ -215,13 +215,12 @@ def trainer_life(story: Bonuses) -> Life:
                 notes["refused"] = str(refusal)
                 return
         serve(player, job, story.training, 0)
-        while player.command("closes", lambda _, e: e.close(identity)) == "waiting":
+        while not story.hasty and player.command("closes", lambda _, e: e.close(identity)) == "waiting":
             world.clock.sleep(60)
         if made.total < story.least and not story.stubborn:
             return
         while not earned(player, story, identity):
             world.log("the trainer evaluates again")
-        settle(player, identity, BLOCK, lambda: True)
 
     return life
 
@@ -229,8 +228,16 @@ def trainer_life(story: Bonuses) -> Life:
 def earned(player: User, story: Bonuses, identity: bytes) -> bool:
     """One evaluation, ordered, computed and shown; False if it does not count, because it was claimed too early."""
     made, nonce = work(), player.notes.setdefault("nonce", 0)
+
+    def prepared(_: Any, escrow: SimEscrow) -> Bundle:
+        try:
+            return escrow.evaluation(identity, made.run, made.task, validate=0)
+        except NotYet:
+            escrow.close(identity)
+            raise
+
     try:
-        measured = player.command("prepares", lambda _, e: e.evaluation(identity, made.run, made.task, validate=0))
+        measured = player.command("prepares", prepared)
     except Abstain as refusal:
         player.notes["unpaid"] = str(refusal)
         return True
@@ -240,24 +247,34 @@ def earned(player: User, story: Bonuses, identity: bytes) -> bool:
         story.strangers.jobs.append(job)
     player.command("orders", lambda game, _: ordered(game, measured, job, nonce))
     serve(player, job, measured, 1)
-    while True:
-        try:
-            held = player.command("looks", lambda _, e: e.held(identity))
-            if not held.settled_at:
-                refused = ("MarkMissed", "NoBonus")
-                player.command("pays", lambda _, e: pays(e, identity, job), refused)
-            return True
-        except ContractError as refusal:
-            if refusal.name == "MarkMissed":
-                player.notes["unpaid"] = str(refusal)
-                return True
-        except Abstain:
-            player.notes["nonce"] = nonce + 1
-            return False
+    if story.lazy and "late" not in player.notes:
+        player.notes["late"] = True
+        player.world.clock.sleep(story.strangers.held().window)
+    return collected(player, identity, job)
 
 
-def pays(escrow: SimEscrow, identity: bytes, job: bytes) -> int:
-    return escrow.pay(identity, job, work().run, work().measured)
+def collected(player: User, identity: bytes, evaluation: bytes) -> bool:
+    """`vgame bonus close`, and `pay` until then; False if the evaluation does not count."""
+
+    def pays(_: Any, escrow: SimEscrow) -> int:
+        return escrow.pay(identity, evaluation, work().run, work().measured)
+
+    since = None
+    while since is None or player.world.now < since + FINAL:
+        if player.command("closes", lambda _, e: e.close(identity)) in SETTLED:
+            since = since or player.world.now
+        else:
+            since = None
+            try:
+                player.command("pays", pays, ("MarkMissed", "NoBonus"))
+            except Abstain:
+                player.notes["nonce"] = player.notes["nonce"] + 1
+                return False
+            except ContractError as refusal:
+                if refusal.name == "MarkMissed":
+                    return True
+        player.world.clock.sleep(10 * BLOCK)
+    return True
 
 
 def ordered(game: Game, measured: Bundle, job: bytes, nonce: int) -> str:
@@ -290,22 +307,11 @@ def serve(player: User, job: bytes, trained: Bundle, which: int) -> None:
     player.notes[job] = roles.play(trainer, computation, reporter, 1.0)
 
 
-def settle(player: User, identity: bytes, pace: float, over: Callable[[], bool]) -> None:
-    """`vgame bonus close`, until its outcome is old enough to stay."""
-    since = None
-    while since is None or player.world.now < since + FINAL:
-        outcome = player.command("closes", lambda _, e: e.close(identity))
-        since = (since or player.world.now) if over() and outcome in SETTLED else None
-        if outcome == "started" and player.notes.get("unpaid"):
-            return
-        player.world.clock.sleep(pace)
-
-
 def payer_life(story: Bonuses) -> Life:
     """Order, promise, and close again and again, until all money is where it belongs."""
 
     def life(player: User) -> None:
-        job, training = story.jobs[0], story.training
+        world, job, training = player.world, story.jobs[0], story.training
         if "ordered" not in player.notes:
             player.command("orders", lambda game, _: ordered(game, training, job, 0))
             player.notes["ordered"] = True
@@ -318,10 +324,11 @@ def payer_life(story: Bonuses) -> Life:
         def over() -> bool:
             return player.command("closes the job", lambda game, _: closed(game, job))
 
-        if story.offered:
-            settle(player, story.offered, story.pace, over)
-        while not over():
-            player.world.clock.sleep(story.pace)
+        since, identity = None, story.offered
+        while since is None or world.now < since + FINAL:
+            done = identity is None or player.command("closes", lambda _, e: e.close(identity)) in SETTLED
+            since = (since or world.now) if over() and done else None
+            world.clock.sleep(story.pace)
 
     return life
 
@@ -351,4 +358,4 @@ def closed(game: Game, job: bytes) -> bool:
     return False
 
 
-__all__ = ["Bonuses", "Over", "agents", "replace"]
+__all__ = ["Bonuses"]

@@ -89,7 +89,7 @@ class Giver:
             others.tell(self.hand, "open", made, AMOUNT)
         elif story.offered is None:
             story.offered = others.promised_id(self.hand.address)
-        else:
+        elif not story.lazy:
             others.close(self.hand)
 
 

@@ -1,0 +1,81 @@
+"""Trainers and payers of a bonus with one rule broken: the simulator has to find every one of them."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from accuracy import SimEscrow
+
+import vgame.agents.bonus as agents
+import vgame.agents.bonus_conditions as conditions
+from vgame.agents.bonus import _settled, check
+from vgame.chain.escrow import BonusTerms, EscrowContract, Promised
+from vgame.chain.records import JobSpec
+from vgame.errors import ContractError
+
+Patches = tuple[tuple[Any, str, Any], ...]
+NONCES = count(1)
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def none_differ(*_: Any) -> list[str]:
+    return []
+
+
+def any_job(escrow: Any, promised: Promised, training: Any, task: Any, job: bytes | None = None) -> str:
+    """A bonus for another job of the same order is as good."""
+    return check(escrow, promised, training, task)
+
+
+def never_closes(escrow: EscrowContract, identity: bytes, bonus: Any) -> str:
+    """The window begins, and nothing is given back."""
+    return "started" if bonus.since and not bonus.settled_at else _settled(escrow, identity, bonus)
+
+
+def others_begin(escrow: EscrowContract, identity: bytes, bonus: Any) -> str:
+    """Another account may begin the window."""
+    return "waiting" if not bonus.since and not bonus.settled_at else _settled(escrow, identity, bonus)
+
+
+def keeps(escrow: EscrowContract, identity: bytes) -> str:
+    """Nothing is withdrawn."""
+    return _settled(escrow, identity, escrow.held(identity))
+
+
+def opens_again(self: Any, terms: BonusTerms, order: JobSpec, layout: list[bytes], amount: int, nonce: int) -> bytes:
+    """Each command opens a bonus of its own."""
+    return EscrowContract.open(self, terms, order, layout, amount, next(NONCES))
+
+
+def payer_named(escrow: EscrowContract, promised: Promised) -> str:
+    """The evaluation names the payer."""
+    return promised.payer
+
+
+def paid_by_time(escrow: EscrowContract, identity: bytes, job: bytes, run: Any, evaluation: Any) -> int:
+    """`pay` is left to somebody else."""
+    raise ContractError("NoBonus", ())
+
+
+BROKEN: dict[str, Patches] = {
+    "checks nothing": ((agents, "check_payable", nothing),),
+    "does not check the mark": ((conditions, "check_mark", nothing),),
+    "does not check the window": ((conditions, "_check_window", nothing),),
+    "does not check the interval": ((conditions, "_check_interval", nothing),),
+    "does not compare the measure": ((agents, "_differences", none_differ),),
+    "does not compare the job": ((agents, "check", any_job),),
+    "never closes": ((agents, "_settled", never_closes),),
+    "lets others begin": ((agents, "_settled", others_begin),),
+    "withdraws nothing": ((agents, "close", keeps),),
+    "gives back what is earned": ((agents, "_is_for_caller", lambda *_: False),),
+    "ignores that a training has failed": ((agents, "FAILED", frozenset()),),
+    "evaluates before the window begins": ((agents, "_check_begun", nothing),),
+    "names the payer": ((agents, "trainer_of", payer_named),),
+    "never pays": ((agents, "pay", paid_by_time),),
+    "promises again": ((SimEscrow, "open", opens_again), (agents, "_check_new", nothing)),
+    "asks the contract alone for an earlier bonus": ((agents, "_check_new", nothing),),
+}

@@ -1,0 +1,37 @@
+"""Seeds of bonuses: the honest are paid what they earned and get back the rest, broken players are found."""
+
+from __future__ import annotations
+
+import pytest
+from bonuses import Bonuses
+from broken_bonus import BROKEN
+from tape import Tape
+from wide import of_many
+
+DAILY = range(12)
+SEEDS = range(200)  # among these each is found
+QUICK = ["checks nothing", "does not compare the measure", "withdraws nothing", "gives back what is earned"]
+
+
+@pytest.mark.parametrize("seed", DAILY)
+def test_inside_the_envelope_nothing_is_lost(seed: int) -> None:
+    assert not Bonuses(Tape(seed)).play()
+
+
+@pytest.mark.wide
+def test_outside_the_envelope_no_wei_is_lost_and_no_error_unforeseen() -> None:
+    found = {seed: Bonuses(Tape(seed), inside=False).play() for seed in range(100)}
+    assert not {seed: said for seed, said in found.items() if said}
+
+
+@pytest.mark.parametrize("name", of_many(BROKEN, *QUICK))
+def test_a_broken_player_is_found(name: str) -> None:
+    assert any(Bonuses(Tape(seed), patches=BROKEN[name]).play() for seed in SEEDS)
+
+
+def test_one_tape_is_one_story() -> None:
+    first = Bonuses(tape := Tape(7))
+    first.play()
+    again = Bonuses(Tape(data=tape.used))
+    again.play()
+    assert first.world.story == again.world.story
