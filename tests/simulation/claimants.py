@@ -5,7 +5,6 @@ In: a world, a story. Out: transactions in its mempool.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import astuple, replace
 from functools import cache
 from typing import Any
@@ -22,7 +21,7 @@ import vgame.agents.bonus as agents
 from vgame.agents.bonus_conditions import needed_window, template_of
 from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
 from vgame.chain.escrow import Bonus, BonusTerms, Promised
-from vgame.chain.records import NOBODY, Job, JobSpec, Phase
+from vgame.chain.records import NOBODY, JobSpec, Phase
 
 AMOUNT = ETHER
 NAME = b"a trained model".ljust(32, b"\0")
@@ -287,4 +286,4 @@ def _selector(name: str) -> bytes:
 
 _EMPTY: dict[str, str] = {"acceptJob": calldata("acceptJob", (bytes(32),))}
 
-__all__ = ["AMOUNT", "MANNERS", "NAME", "TRAPS", "Callable", "Claimants", "Giver", "Job", "Worker", "order"]
+__all__ = ["AMOUNT", "TRAPS", "Claimants", "Giver", "Worker"]
