@@ -47,6 +47,7 @@ NAMES = {selector: name for name, selector in SELECTORS.items()}
 EVENTS = Web3().eth.contract(abi=ABI).events
 USUAL, ORDERED = branches.accounts, agents.ordered_bundle
 ETHER = 10**18
+QUICK = Pace(0.01, 0.01)
 
 
 # ---- contracts ----
@@ -213,11 +214,11 @@ def installed() -> Iterator[None]:
         for module in (branches, endpoint):
             stack.enter_context(patch.object(module, "contracts", contracts))
         stack.enter_context(patch.object(branches, "accounts", accounts))
-        stack.enter_context(patch.object(conditions, "measure", lambda *_: Pace(0.01, 0.01)))
+        stack.enter_context(patch.object(conditions, "measure", lambda *_: QUICK))
         stack.enter_context(patch.object(agents, "ordered_bundle", ordered_bundle))
         for name, function in KEPT.items():
             stack.enter_context(patch.object(agents, name, function))
         yield
 
 
-__all__ = ["ETHER", "NAMES", "SELECTORS", "SimEscrow", "bundle", "deployed", "installed", "work"]
+__all__ = ["ETHER", "NAMES", "QUICK", "SELECTORS", "SimEscrow", "bundle", "deployed", "installed", "work"]

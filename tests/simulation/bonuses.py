@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from accuracy import ETHER, SimEscrow, bundle, installed, work
+from accuracy import ETHER, QUICK, SimEscrow, bundle, installed, work
 from award import Award
 from branches import BLOCK, START, Block
 from claimants import AMOUNT, TRAPS, Claimants, Giver, Worker
@@ -32,6 +32,7 @@ from vgame.agents.retry import Retry
 from vgame.chain.game import Game
 from vgame.chain.records import ENDED, JobSpec, Phase
 from vgame.errors import Abstain, ChainError, ContractError, NotYet, VgameError
+from vgame.job.terms import INCLUSION, KEPT_OUT, count_moves, needed_budgets, needed_slot
 
 T = TypeVar("T")
 FEATURES = ("closings", "junk", "surges")
@@ -50,6 +51,18 @@ def terms(left: int) -> Terms:
     clocks = {"trainer_budget": budget, "auditor_budget": budget, "slot": slot}
     windows = {"accept_window": 1_800 + left, "claim_window": 1_800 + left, "challenge_window": 2_400 + left}
     return Terms(reward=REWARD, diverged_pay=REWARD // 3, trainer_bond=ETHER, auditor_bond=ETHER, **clocks, **windows)
+
+
+def least_terms() -> Terms:
+    """The smallest clocks that `check` accepts: nothing else may go wrong."""
+    of = (work().bundle, work().measured.bundle)
+    slot = max(needed_slot(b, QUICK, INCLUSION) for b in of)
+    moves = [count_moves(b) for b in of]
+    needed = [needed_budgets(m, slot, INCLUSION) for m in moves]
+    trainer, auditor = (max(budget[side] for budget in needed) + KEPT_OUT for side in (0, 1))
+    challenge = max(m.auditor for m in moves) * INCLUSION + slot + 1
+    clocks = {"trainer_budget": trainer, "auditor_budget": auditor, "slot": slot, "challenge_window": challenge}
+    return terms(0).model_copy(update=clocks | {"claim_window": KEPT_OUT + 2})
 
 
 class Street(World):
@@ -125,7 +138,9 @@ class Bonuses(Story):
         world, self.patches, self.cast, self.until = self.world, patches, Cast(), 0.0
         self.roles = tape.pick((("trainer",), ("payer",), ("trainer", "payer")))
         self.pace, self.poor = tape.pick(PACES), tape.chance(10)
-        self.training: Bundle = bundle(terms(world.left))
+        if sharp := tape.chance(25):
+            world.left, world.enabled = 0, (world.enabled - {"lag", "balancer"}) | {"accusers", "idle"}
+        self.sharp, self.training = sharp, bundle(least_terms() if sharp else terms(world.left))
         self.spec = world.spec = JobSpec(**self.training.order)
         self.least = work().total + tape.pick((0, -1, 1, -work().total))
         self.trap = tape.pick(TRAPS) if "payer" not in self.roles and tape.chance(30) else ""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+import claimants
 from accuracy import SimEscrow
 
 import vgame.agents.bonus as agents
 import vgame.agents.bonus_conditions as conditions
 from vgame.agents.bonus import _settled, check
+from vgame.agents.bonus_conditions import needed_window
+from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import BonusTerms, EscrowContract, Promised
 from vgame.chain.records import JobSpec
 from vgame.errors import ContractError
@@ -61,6 +64,11 @@ def paid_by_time(escrow: EscrowContract, identity: bytes, job: bytes, run: Any, 
     raise ContractError("NoBonus", ())
 
 
+def without_waits(evaluation: Any, amount: int) -> int:
+    """A role ends as soon as its job does."""
+    return needed_window(evaluation, amount) - 2 * FINALITY
+
+
 BROKEN: dict[str, Patches] = {
     "checks nothing": ((agents, "check_payable", nothing),),
     "does not check the mark": ((conditions, "check_mark", nothing),),
@@ -74,6 +82,9 @@ BROKEN: dict[str, Patches] = {
     "gives back what is earned": ((agents, "_is_for_caller", lambda *_: False),),
     "ignores that a training has failed": ((agents, "FAILED", frozenset()),),
     "evaluates before the window begins": ((agents, "_check_begun", nothing),),
+    "counts no wait for finality": tuple(
+        (module, "needed_window", without_waits) for module in (agents, claimants, conditions)
+    ),
     "names the payer": ((agents, "trainer_of", payer_named),),
     "never pays": ((agents, "pay", paid_by_time),),
     "promises again": ((SimEscrow, "open", opens_again), (agents, "_check_new", nothing)),

@@ -237,7 +237,8 @@ class Claimants(Strangers):
             return
         if self.world.tree.head.time > state.since + state.spec.challenge_window:
             return
-        history, idle = work().histories[self.which.get(job, int(job != self.story.jobs[0]))], self.world.on("idle", 50)
+        idle = self.world.on("idle", 50) or self.story.sharp
+        history = work().histories[self.which.get(job, int(job != self.story.jobs[0]))]
         step, pace = tape.below(history.steps + 1), tape.pick((100, 100, 60, 20))
         player = FalseAccuser(self.game(self.free.pop()), job, history, idle=idle, step_wanted=step)
         self.accused += 1

@@ -10,6 +10,7 @@ from dataclasses import replace
 from vgame.agents.named_jobs import Limits
 from vgame.agents.order import find_order
 from vgame.agents.staking import why_not_staked
+from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import EscrowContract, Promised
 from vgame.chain.records import NOBODY, JobSpec, Phase
 from vgame.chain.wallet import CALLDATA_CAP
@@ -137,12 +138,13 @@ def _check_terms(promised: Promised, own: Bundle, pace: Pace, gas_price: int) ->
 
 
 def needed_window(evaluation: Bundle, amount: int) -> int:
-    """Seconds until an evaluation is final, also if the payer disputes it. For a longer delay the payer must lose so
-    many disputes that the trainer's half of their bonds is at least the bonus."""
+    """Seconds until an evaluation is final and shown, also if the payer disputes it. For a longer delay the payer must
+    lose so many disputes that the trainer's half of their bonds is at least the bonus. `vgame trainer` ends when the
+    end of its job is final: first for the training, then for the evaluation."""
     terms, moves = evaluation.terms, count_moves(evaluation)
     crowd = -(-HALF * amount // terms.auditor_bond)
     dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd
-    return terms.claim_window + terms.challenge_window + dispute
+    return terms.claim_window + terms.challenge_window + dispute + 2 * FINALITY
 
 
 def _check_window(promised: Promised, own: Bundle) -> None:
