@@ -143,7 +143,7 @@ class Bonuses(Story):
         self.sharp, self.training = sharp, bundle(least_terms() if sharp else terms(world.left))
         self.spec = world.spec = JobSpec(**self.training.order)
         self.least = work().total + tape.pick((0, -1, 1, -work().total))
-        self.trap = tape.pick(TRAPS) if "payer" not in self.roles and tape.chance(30) else ""
+        self.trap = tape.pick(TRAPS) if "payer" not in self.roles and tape.chance(40) else ""
         self.stubborn, self.hasty, self.offered, self.cheats = tape.chance(50), tape.chance(30), None, 0
         self.lazy = "payer" not in self.roles and tape.chance(20)  # nobody gives back what is earned late
         world.enabled -= {"closings", "junk"} if self.lazy else set()
@@ -167,7 +167,7 @@ class Bonuses(Story):
         """Enough; or so little that a command has to refuse."""
         gas = 20_000_000 * 2 * HIGHEST * self.world.least
         if role == "payer":
-            return REWARD + (AMOUNT // 2 if self.poor else AMOUNT + gas)
+            return REWARD + (AMOUNT // 2 if self.poor else AMOUNT + gas // 10)
         return ETHER + gas if self.poor else 2 * AMOUNT + gas
 
     def play(self) -> list[str]:

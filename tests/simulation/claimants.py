@@ -188,9 +188,10 @@ class Claimants(Strangers):
 
     def close(self, hand: Hand) -> None:
         """Begin the window, or give back, in the first block that allows it."""
-        bonus, job = self.held(), self.job(self.story.jobs[0])
+        bonus = self.held()
         if bonus is None or bonus.settled_at or hand.address.lower() in self.waiting:
             return
+        job = self.job(bonus.training)
         time, name = self.world.tree.head.time, ""
         if job.phase is Phase.FINAL and not job.diverged_at and not bonus.since:
             name = "start"
