@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from web3 import Web3
+from eth_utils.crypto import keccak
 
 from vgame.agents.bonus_conditions import (
     check_mark,
@@ -136,7 +136,7 @@ def _check_new(
     assert wallet is not None
     types = [*map(abi_type, inputs[:3]), "address", "uint256", "uint256"]
     values = [astuple(terms), astuple(order), layout, wallet.address, amount, nonce]
-    identity = bytes(Web3.keccak(escrow.game.chain.web3.codec.encode(types, values)))
+    identity = keccak(escrow.game.chain.web3.codec.encode(types, values))
     with suppress(ChainError):  # there is none
         escrow.held(identity)
         raise ContractError("BonusExists", (identity,))
