@@ -41,7 +41,7 @@ REWARD = ETHER // 2
 PACES = (60, 300, 1_200)  # seconds between two commands of a payer
 PATIENCE = 6  # refusals of a command, 30 seconds apart, after which a user gives up
 SETTLED, OVER = {"paid", "returned"}, {Phase.CONVICTED, *ENDED}
-POOR, IDLE = "send it some ether", "the contract owes"  # in errors
+POOR, IDLE, GONE = "send it some ether", "the contract owes", "there is no bonus"  # in errors
 
 
 def terms(left: int) -> Terms:
@@ -104,14 +104,16 @@ class User(Player):
     def insist(self, command: Callable[[], T], but: tuple[str, ...] = ()) -> T:
         """A command is repeated until it succeeds, the contract refuses it for one of these reasons, or it refuses
         again and again, or asks for money."""
-        refused = 0
+        refused = gone = 0
         while True:
             self.may_die()
             try:
                 return command()
             except VgameError as problem:
                 refused += isinstance(problem, Abstain) or POOR in str(problem)
-                if refused >= PATIENCE or (isinstance(problem, ContractError) and problem.name in but):
+                gone = gone + 1 if GONE in str(problem) else 0
+                final = refused >= PATIENCE or 30 * gone > FINAL
+                if final or (isinstance(problem, ContractError) and problem.name in but):
                     raise
                 self.world.log(f"{self.name}: {type(problem).__name__} {str(problem)[:150]}")
             self.world.clock.sleep(30)
@@ -341,11 +343,21 @@ def payer_life(story: Bonuses) -> Life:
 
         since, identity = None, story.offered
         while since is None or world.now < since + FINAL:
-            done = identity is None or player.command("closes", lambda _, e: e.close(identity)) in SETTLED
+            done = identity is None or settled(player, identity)
             since = (since or world.now) if over() and done else None
             world.clock.sleep(story.pace)
 
     return life
+
+
+def settled(player: User, identity: bytes) -> bool:
+    """`vgame bonus close`. Also where a reorganisation undid the promise, since the job was claimed before it."""
+    try:
+        return player.command("closes", lambda _, e: e.close(identity)) in SETTLED
+    except ChainError as error:
+        if GONE not in str(error):
+            raise
+        return True
 
 
 def promised(player: User, story: Bonuses) -> bytes:
