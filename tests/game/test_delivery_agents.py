@@ -108,6 +108,15 @@ def test_a_client_whose_trainer_gives_no_key_closes_the_job(sides: Sides) -> Non
     assert phase is Phase.UNDELIVERED and amount >= SPEC.reward
 
 
+def test_credits_that_a_node_shows_late_are_withdrawn_with_the_job(sides: Sides, monkeypatch) -> None:
+    client, shown = sides.play.client, [0, 0]
+    sides.claim()
+    sides.play.advance(SPEC.confirm_window + SPEC.key_window + 1)
+    usual = client.credits
+    monkeypatch.setattr(client, "credits", lambda account: shown.pop() if shown else usual(account))
+    assert close_job(client, sides.play.id)[1] >= SPEC.reward
+
+
 def test_a_silent_client(sides: Sides) -> None:
     sides.claim()
     sides.until(Phase.FINAL)

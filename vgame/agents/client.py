@@ -9,7 +9,7 @@ from pathlib import Path
 from vgame.agents.order import is_ordered
 from vgame.agents.status import read_game
 from vgame.chain.final import final_jobs
-from vgame.chain.game import Game
+from vgame.chain.game import LOOKS, Game
 from vgame.chain.records import JobSpec, Phase, Turn
 from vgame.delivery.buyer import late_trainer
 from vgame.delivery.calls import CALL_GAS
@@ -84,7 +84,8 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     done = state.phase in ("created", "accepted", "claimed") and max(clocks, default=0) < 0
     if done:
         game.send("finalize" if game.job(job).phase is Phase.CLAIMED else "expire", job)
-    amount = game.credits(game.wallet.address)
+    looks = LOOKS if done or ended else 1  # a node that lags may not show yet what a call has credited
+    amount = max(game.credits(game.wallet.address) for _ in range(looks))
     if amount:
         game.send("withdraw", game.wallet.address)
     elif not (done or ended):
