@@ -24,6 +24,8 @@ from vgame.program.torchs_steps import without_values
 from vgame.tasks.task import Task
 
 CONSTANT = ("weight_decay", "eps", "dampening", "alpha", "etas", "step_sizes")  # of groups, that torch never changes
+COUNTS = ("last_epoch", "_step_count", "T_cur", "T_i")  # of torch's schedulers
+LATER = 97  # steps, after which counts are shown
 Change = tuple[Any, Any, Any]  # container, key, later value
 ABSENT = object()
 
@@ -73,8 +75,8 @@ def later_step(task: Task) -> list[Change]:
             changing = [key for key in group if key == "lr" or (schedulers and key not in CONSTANT)]
             found += [(group, key, _shown(_other(group[key]), f"{key} of the optimizer")) for key in changing]
         for each in _all_of(schedulers):
-            keys = [key for key in vars(each) if not _is_torchs(each) or key in ("last_epoch", "_step_count")]
-            found += [(vars(each), key, _shown(vars(each)[key], f"{key} of the scheduler")) for key in keys]
+            keys = [key for key in vars(each) if not _is_torchs(each) or key in COUNTS]
+            found += [(vars(each), key, _shown(_other(vars(each)[key]), f"{key} of the scheduler")) for key in keys]
             if hasattr(each, "_last_lr"):
                 rates = [_shown(_other(rate), "the last rate of the scheduler") for rate in each._last_lr]
                 found.append((vars(each), "_last_lr", rates))
@@ -128,11 +130,16 @@ def _changed(before: Any, after: Any, path: str, seen: set[int]) -> Iterator[Cha
             yield from _changed(vars(old), vars(new), f"{path}.{key}", seen)
 
 
-def _other(rate: Any) -> Any:
-    """Another rate than any that is likely to be meant."""
-    if isinstance(rate, bool) or not isinstance(rate, int | float | torch.Tensor):
-        return rate
-    return rate * 0.7171 + 0.0131
+def _other(value: Any) -> Any:
+    """Another number, flag or text than any that is likely to be meant: torch, lists and formats read a number without
+    a call that `_shown` could refuse. Other values as they are."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + LATER
+    if isinstance(value, float | torch.Tensor):
+        return value * 0.7171 + 0.0131
+    return f"{value}, later" if isinstance(value, str) else value
 
 
 @contextmanager

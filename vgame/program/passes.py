@@ -21,7 +21,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from vgame.errors import ProgramError
 from vgame.program.constants import is_random
 from vgame.program.decompositions import DEEP, Opened
-from vgame.program.hidden_state import Held, own_line
+from vgame.program.hidden_state import Held, line_of, own_line
 from vgame.program.later_step import later_step, shown
 from vgame.program.origins import label_gradients, module_of
 from vgame.program.refusals import batch_changes, functions, no_gradient, refuse_no_loss
@@ -49,7 +49,7 @@ class Step:
         with Opened(self.task.frozen) as self.opened:
             self.decided, self.written = self.opened.decided, self.opened.written
             first = self._pass(True, *inputs[:3])
-            with shown(self.later):
+            with shown(self.later), _lookups_refused():
                 return first, self._pass(False, *inputs[3:])
 
     def _pass(
@@ -121,6 +121,18 @@ class Step:
         if not self.trained:
             raise no_gradient(list(wanted))
         return [wanted[n].grad for n in self.trained]
+
+
+@contextmanager
+def _lookups_refused() -> Iterator[None]:
+    """Context of the second pass, in which no table has an entry for the numbers of optimizer and schedulers."""
+    try:
+        yield
+    except LookupError as error:
+        raise ProgramError(
+            f"the loss looks up a value that it does not find at a later step ({type(error).__name__}: {error})"
+            f"{line_of(error)}; it may read neither the optimizer nor a scheduler, as it is the same in all steps"
+        ) from None
 
 
 def _posing(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:

@@ -64,17 +64,22 @@ def state(value: Any) -> Any:
         return value.shape, hash(value.tobytes()) if value.dtype != object else hash(str(value))
     if isinstance(value, GeneratorType):
         return value.gi_frame and value.gi_frame.f_lasti
-    if isinstance(value, (*CONTAINERS, dict)) and len(value) > MOST_PARTS:
+    if isinstance(value, (*CONTAINERS, dict)) and _size(value) > MOST_PARTS:
         return hash(tuple(map(id, value)))
     return None
 
 
+def _size(value: Any) -> int:
+    """Of a container, without a call of its own code."""
+    return dict.__len__(value) if isinstance(value, dict) else len(value)
+
+
 def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
     """The parts of an object that is not a function."""
-    if isinstance(value, (*CONTAINERS, dict)) and len(value) > MOST_PARTS:
+    if isinstance(value, (*CONTAINERS, dict)) and _size(value) > MOST_PARTS:
         return []
     if isinstance(value, dict):
-        return list(value.items())
+        return list(dict.items(value))
     if isinstance(value, CONTAINERS) and not hasattr(value, "__dict__"):
         return list(enumerate(value))
     if isinstance(value, MethodType):
