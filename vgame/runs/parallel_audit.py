@@ -53,7 +53,7 @@ def committed(store: Store) -> list[str]:
     """For each checkpoint a hash of all that determines its verdict: its number, the state before it and its own, log,
     losses."""
     every, states = store.bundle.interval, [store.bundle.initial_root, *store.roots]
-    logs, losses = getattr(store, "log_roots", []), store.losses().tobytes()
+    logs, losses = store.log_roots or [], store.losses().tobytes()
 
     def committed_by(c: int) -> bytes:
         part = sha256(losses[4 * every * (c - 1) : 4 * every * c]).digest()
