@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from optimizer_steps import data, network
@@ -62,6 +63,26 @@ def test_a_length_that_torchs_scheduler_changes() -> None:
         capture(task_of(lambda x, s: x * s.T_i, lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2, 2)))
 
 
+def test_a_rate_of_numpy() -> None:
+    with pytest.raises(ProgramError, match=REFUSED):
+        capture(task_of(
+            lambda x, s: x * (1.0 if s.get_last_lr()[0] > 0.05 else 3.0),
+            lambda o: lr_scheduler.LambdaLR(o, lambda t: np.exp(-0.1 * t)),
+        ))  # fmt: skip
+
+
+def test_a_tuple_of_numbers() -> None:
+    model = network()
+    optimizer = optim.Adam(model.parameters(), lr=0.01)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=50)
+    task = Task(
+        model, lambda m, b: usual_loss(m, b) * (1 - optimizer.param_groups[0]["betas"][0]), optimizer, data(), 16,
+        schedulers=[scheduler],
+    )  # fmt: skip
+    with pytest.raises(ProgramError, match=REFUSED):
+        capture(task)
+
+
 class Warming(lr_scheduler.LRScheduler):
     """Its values change after the third step."""
 
@@ -80,6 +101,7 @@ FLAGS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "a flag": lambda x, s: x * (1.0 if s.warming else 3.0),
     "a text": lambda x, s: x * (1.0 if s.phase == "warm" else 3.0),
     "a number": lambda x, s: x * s.factor,
+    "a decay of the optimizer": lambda x, s: x * (1 + s.optimizer.param_groups[0]["weight_decay"]),
     "a flag of the optimizer": lambda x, s: x * (3.0 if s.optimizer.param_groups[0]["nesterov"] else 1.0),
 }
 

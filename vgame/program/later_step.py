@@ -56,7 +56,9 @@ _State = type("dict", (dict,), _trap(*(f"__{name}__" for name in DICT.split()), 
 
 def _shown(value: Any, what: str) -> Any:
     """A number that can only be printed; other values as they are."""
-    kind = {int: _Int, float: _Float}.get(type(value))
+    if isinstance(value, tuple):
+        return tuple(_shown(part, what) for part in value)
+    kind = _Int if type(value) is int else _Float if isinstance(value, float) else None
     if kind is None:
         return value
     shown = kind(value)
@@ -72,7 +74,8 @@ def later_step(task: Task) -> list[Change]:
         with suppress(Exception):  # its cause is named when the optimizer is played
             found += _of_step(optimizer, schedulers)
         for group in optimizer.param_groups:
-            changing = [key for key in group if key == "lr" or (schedulers and key not in CONSTANT)]
+            fixed = CONSTANT if all(map(_is_torchs, schedulers)) else ()
+            changing = [key for key in group if key == "lr" or (schedulers and key not in fixed)]
             found += [(group, key, _shown(_other(group[key]), f"{key} of the optimizer")) for key in changing]
         for each in _all_of(schedulers):
             keys = [key for key in vars(each) if not _is_torchs(each) or key in COUNTS]
@@ -139,6 +142,8 @@ def _other(value: Any) -> Any:
         return value + LATER
     if isinstance(value, float | torch.Tensor):
         return value * 0.7171 + 0.0131
+    if isinstance(value, tuple):
+        return tuple(map(_other, value))
     return f"{value}, later" if isinstance(value, str) else value
 
 
