@@ -38,7 +38,7 @@ GAME = ("frauds", "ghost", "places", "revm_calls", "revm_chain", "revm_node", "s
 #: No story of disputes runs these (tests/simulation/test_simulation.py), nor vgame.delivery.
 IDLE = (
     "agents/bonus", "agents/bonus_conditions", "agents/client", "agents/delivery", "agents/local_run", "agents/notify",
-    "attacks/exchange", "chain/http", "job/factory", "job/modules", "job/terms", "system/threads",
+    "attacks/exchange", "chain/escrow", "chain/http", "job/factory", "job/modules", "job/terms", "system/threads",
 )  # fmt: skip
 UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
@@ -48,7 +48,7 @@ SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several")
 TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # a role has several endpoints
 BONUSES = (
     *(f"tests/simulation/{name}.py" for name in ("accuracy", "award", "bonuses", "claimants")),
-    "vgame/agents/bonus.py", "vgame/agents/bonus_conditions.py",
+    "vgame/agents/bonus.py", "vgame/agents/bonus_conditions.py", "vgame/chain/escrow.py",
 )  # fmt: skip
 UNUSED = {
     "dispute": (*SALES, *SEVERAL, *TURNS, *BONUSES), "sale": (*SEVERAL, *TURNS, *BONUSES),
@@ -61,8 +61,7 @@ BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*.py", ":(exclude)contract
 #: A bonus needs a bundle, a run and the escrow beside all this.
 WHOLE = tuple(f"vgame/{name}" for name in ("api_bonus.py", "api_evaluation.py", "execute", "runs", "tasks", "program"))
 STORIES: dict[str, type[Story]] = {
-    "dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus, "bazaar": Bazaar,
-    "bonus": Bonuses,
+    "dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus, "bazaar": Bazaar, "bonus": Bonuses,
 }  # fmt: skip
 FLAGS = {
     "dispute": "", "sale": "--sales ", "several": "--several ", "chorus": "--endpoints ", "bazaar": "--market ",

@@ -40,14 +40,11 @@ class Award:
         story, tree = self.story, self.world.tree
         has = sum(tree.balance(a) for a in {*story.granted, SINK, story.view.address, deployed()[2]})
         found = [] if has == sum(story.granted.values()) else [f"{sum(story.granted.values()) - has} wei are lost"]
-        escrow, bonus = story.strangers.escrow, story.strangers.held()
+        escrow, owned = story.strangers.escrow, tree.balance(deployed()[2])
+        bonuses = [escrow.held(bytes(e.args["id"])) for e in story.strangers.events() if e.name == "Promised"]
         owed = sum(escrow.credits(account) for account in story.granted)
-        owed += bonus.amount if bonus and not bonus.settled_at else 0
-        owned = tree.balance(deployed()[2])
-        more = owned - owed
-        if more and story.offered and more % bonus.amount:
-            found.append(f"the escrow has {owned} wei and owes {owed}")
-        return found
+        owed += sum(bonus.amount for bonus in bonuses if not bonus.settled_at)
+        return found if owned == owed else [*found, f"the escrow has {owned} wei and owes {owed}"]
 
     def _has(self, role: str) -> int:
         """Wei of a player's in the end, with the gas that it spent."""

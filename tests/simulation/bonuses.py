@@ -147,7 +147,7 @@ class Bonuses(Story):
         self.least = work().total + tape.pick((0, -1, 1, -work().total))
         self.trap = tape.pick(TRAPS) if "payer" not in self.roles and tape.chance(40) else ""
         self.stubborn, self.hasty, self.offered, self.cheats = tape.chance(50), tape.chance(30), None, 0
-        self.lazy = "payer" not in self.roles and tape.chance(20)  # nobody gives back what is earned late
+        self.lazy = "payer" not in self.roles and tape.chance(20)  # late; and no other account gives back
         world.enabled -= {"closings", "junk"} if self.lazy else set()
         self.shown = ExitStack()
         self.shown.enter_context(installed())

@@ -60,7 +60,7 @@ def payer_named(escrow: EscrowContract, promised: Promised) -> str:
 
 
 def paid_by_time(escrow: EscrowContract, identity: bytes, job: bytes, run: Any, evaluation: Any) -> int:
-    """`pay` is left to somebody else."""
+    """The trainer never calls `pay`."""
     raise ContractError("NoBonus", ())
 
 

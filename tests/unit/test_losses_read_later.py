@@ -3,6 +3,7 @@ a loss that only holds an optimizer is not."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,10 @@ READS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "a tensor of it": lambda x, s: x * torch.tensor(s.last_epoch),
     "a table": lambda x, s: x * TABLE[s.last_epoch],
     "a tensor as a table": lambda x, s: x * torch.arange(3.0)[s.last_epoch],
+    "a table of numpy": lambda x, s: x * float(np.array(TABLE)[s.last_epoch]),
+    "a part": lambda x, s: x * sum(TABLE[: s.last_epoch]),
+    "a loop": lambda x, s: sum((x for _ in range(s.last_epoch)), x),
+    "a cosine": lambda x, s: x * math.cos(s.last_epoch),
     "a text": lambda x, s: x * {"0": 1.0, "1": 2.0}[f"{s.last_epoch}"],
     "a remainder": lambda x, s: x * divmod(s.last_epoch, 2)[1],
     "a rounded number": lambda x, s: x * round(s.last_epoch),

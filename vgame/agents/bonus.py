@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import astuple, fields, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from eth_utils.crypto import keccak
 
 from vgame.agents.bonus_conditions import (
     check_mark,
@@ -30,9 +28,8 @@ from vgame.agents.bonus_conditions import (
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
-from vgame.chain.abi import abi_type, artifact
 from vgame.chain.connection import Chain
-from vgame.chain.escrow import NAME, Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
+from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
 from vgame.chain.final import final_jobs
 from vgame.chain.game import LOOKS
 from vgame.chain.records import NOBODY, JobSpec
@@ -40,9 +37,8 @@ from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
 from vgame.delivery.buyer import FAILED
-from vgame.errors import Abstain, ChainError, ContractError, NotYet, ProgramError, VgameError
+from vgame.errors import Abstain, ContractError, NotYet, ProgramError, VgameError
 from vgame.job.bundle import Bundle
-from vgame.runs.logged_store import LoggedStore
 from vgame.tasks.task import TOTALS, Task
 
 T = TypeVar("T")
@@ -121,24 +117,17 @@ def promise(
     window = needed_window(evaluation, amount) if window is None else window
     terms, order = BonusTerms(job, window, *place_of(evaluation), least), template_of(JobSpec(**evaluation.order))
     layout = layout_of(training, evaluation)
-    _check_new(escrow, terms, order, layout, amount, nonce)
+    assert escrow.game.wallet is not None
+    _check_new(escrow, escrow.id_of(terms, order, layout, escrow.game.wallet.address, amount, nonce))
     drafted = Promised(b"", NOBODY, amount, terms, order, tuple(layout))
     check_payable(escrow, drafted, training, evaluation, ahead=True)
     return escrow.open(terms, order, layout, amount, nonce)
 
 
-def _check_new(
-    escrow: EscrowContract, terms: BonusTerms, order: JobSpec, layout: list[bytes], amount: int, nonce: int
-) -> None:  # fmt: skip
+def _check_new(escrow: EscrowContract, identity: bytes) -> None:
     """ContractError with the bonus if it exists: a command that was killed has opened it, and has left its payer too
     little money for the contract to be asked."""
-    wallet, inputs = escrow.game.wallet, next(e["inputs"] for e in artifact(NAME)["abi"] if e.get("name") == "open")
-    assert wallet is not None
-    types = [*map(abi_type, inputs[:3]), "address", "uint256", "uint256"]
-    values = [astuple(terms), astuple(order), layout, wallet.address, amount, nonce]
-    identity = keccak(escrow.game.chain.web3.codec.encode(types, values))
-    with suppress(ChainError):  # there is none
-        escrow.held(identity)
+    if escrow.exists(identity):
         raise ContractError("BonusExists", (identity,))
 
 
@@ -272,7 +261,7 @@ def _final_tensors(run: Run) -> list[torch.Tensor]:
 def _final_path(run: Run) -> list[bytes]:
     """Path from the final state to the run root; in mode `logged` the root of its log comes first."""
     store, count = run._store, len(run._store.roots)
-    logs = store.log_roots[:count] if isinstance(store, LoggedStore) else None
+    logs = store.log_roots and store.log_roots[:count]
     path = run_tree(store.roots, count, logs).path(0, count - 1)
     return path if logs is None else [logs[-1], *path]
 

@@ -139,15 +139,30 @@ class EscrowContract:
 
     def held(self, identity: bytes) -> Bonus:
         """A bonus, settled or not; ChainError if there is none."""
-        bonus = self.game.chain.ask(lambda: Bonus(*self._call("getBonus", identity)))
-        if not bonus.amount:
+        if not (bonus := self._shown(identity)).amount:
             raise ChainError(f"there is no bonus {identity.hex()} at {self.address}; check it and the chain")
         return bonus
 
     def bonus(self, identity: bytes) -> Bonus | None:
         """A bonus; None if there is none, or if it is settled."""
-        bonus = self.game.chain.ask(lambda: Bonus(*self._call("getBonus", identity)))
+        bonus = self._shown(identity)
         return bonus if bonus.amount and not bonus.settled_at else None
+
+    def exists(self, identity: bytes) -> bool:
+        """Was it opened? It may be settled."""
+        return self._shown(identity).amount > 0
+
+    def _shown(self, identity: bytes) -> Bonus:
+        """As the contract has it: all zero if there is none."""
+        return self.game.chain.ask(lambda: Bonus(*self._call("getBonus", identity)))
+
+    def id_of(
+        self, terms: BonusTerms, evaluation: JobSpec, layout: list[bytes], payer: str, amount: int, nonce: int
+    ) -> bytes:  # fmt: skip
+        """The id that the contract gives to a bonus."""
+        types = [*self._opening[:3], "address", "uint256", "uint256"]
+        values = [astuple(terms), astuple(evaluation), layout, payer, amount, nonce]
+        return bytes(Web3.keccak(self.game.chain.web3.codec.encode(types, values)))
 
     def promised(self, identity: bytes) -> Promised:
         """The terms of a bonus, settled or not: the contract holds the hashes of order and layout, and an event the
@@ -167,16 +182,16 @@ class EscrowContract:
     def _is_held(self, found: Promised, held: Bonus) -> bool:
         """Does a promise have the hashes that the contract holds?"""
         terms = BonusTerms(held.training, held.window, held.total, held.size, held.least)
-        order = self.game.chain.web3.codec.encode([self._order_type], [astuple(found.evaluation)])
+        order = self.game.chain.web3.codec.encode([self._opening[1]], [astuple(found.evaluation)])
         hashes = (Web3.keccak(order), Web3.keccak(b"".join(found.layout)))
         return (found.payer, found.amount, found.terms, *map(bytes, hashes)) == (
             held.payer, held.amount, terms, held.evaluation, held.layout
         )  # fmt: skip
 
     @cached_property
-    def _order_type(self) -> str:
-        opening = next(e for e in artifact(NAME)["abi"] if e.get("name") == "open")
-        return abi_type(opening["inputs"][1])
+    def _opening(self) -> list[str]:
+        """The types of the inputs of `open`: terms, order, layout, nonce."""
+        return list(map(abi_type, next(e for e in artifact(NAME)["abi"] if e.get("name") == "open")["inputs"]))
 
     def credits(self, address: str) -> int:
         return int(self._call("credits", address))

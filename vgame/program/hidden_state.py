@@ -31,7 +31,7 @@ PACKAGE = Path(__file__).parent.parent
 #: Folders outside the user's code: torch, Python and vgame, but not the models and losses that vgame ships.
 LIBRARIES = (Path(torch.__file__).parent, Path(os.__file__).parent, PACKAGE)
 LIBRARY_FOLDERS = ("<", *(f"{folder}{os.sep}" for folder in LIBRARIES))
-SHIPPED = f"{PACKAGE / 'tasks'}{os.sep}"
+SHIPPED = tuple(str(PACKAGE / "tasks" / f"{name}.py") for name in ("cifar10", "digits", "models", "shipped", "text"))
 
 
 def line_of(error: Exception) -> str:
@@ -46,7 +46,7 @@ def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
 
 def is_library_file(file: str) -> bool:
     """Whether a file belongs to torch, Python or vgame."""
-    return file.startswith(LIBRARY_FOLDERS) and not file.startswith(SHIPPED)
+    return file.startswith(LIBRARY_FOLDERS) and file not in SHIPPED
 
 
 def refuse_outside(task: Task) -> None:
