@@ -37,8 +37,13 @@ ROOMS = ("agents", "attacks", "chain", "commit", "dispute", "errors.py", "job", 
 GAME = ("frauds", "ghost", "places", "revm_calls", "revm_chain", "revm_node", "scene", "toy")
 #: No story of disputes runs these (tests/simulation/test_simulation.py), nor vgame.delivery.
 IDLE = (
-    "agents/bonus", "agents/bonus_conditions", "agents/client", "agents/delivery", "agents/local_run", "agents/notify",
-    "attacks/exchange", "chain/escrow", "chain/http", "job/factory", "job/modules", "job/terms", "system/threads",
+    "agents/bonus", "agents/bonus_conditions", "agents/certified", "agents/client", "agents/delivery",
+    "agents/followed_run", "agents/local_run", "agents/notify", "agents/status", "agents/telemetry", "attacks/cheat",
+    "attacks/computation", "attacks/exchange", "attacks/tampered_log", "chain/connect", "chain/deployment",
+    "chain/embedded", "chain/escrow", "chain/http", "chain/tester_json", "commit/gpu_sha", "commit/mapped",
+    "commit/sha_kernel", "commit/tensor", "job/bundle", "job/cautions", "job/data", "job/differences", "job/factory",
+    "job/file", "job/forecast", "job/modules", "job/shown", "job/start", "job/state_keys", "job/terms", "job/weights",
+    "system/fields", "system/jit", "system/memory", "system/threads", "system/version", "system/warned",
 )  # fmt: skip
 UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")

@@ -15,6 +15,8 @@ from test_afterwards import Net, final_root, job, rewritten
 from torch import nn
 
 import vgame
+from vgame.commit.mapped import PIECE, join_pieces, piece_root
+from vgame.commit.tensor import tensor_bytes, tensor_root
 from vgame.job.start import load_weights
 from vgame.job.weights import check_weights
 
@@ -99,3 +101,38 @@ def test_words_read_as_integers_are_not_accepted_as_initial_weights(run: vgame.R
         match=r"has integers instead of floating-point numbers, or the other way round, in first.bias",
     ):
         load_weights(Net(), load_file(path), str(path))
+
+
+#: Peak memory of a check of a file whose only tensor is U8 and sparse, relative to the file.
+SPARSE = """
+import json, re, sys, vgame
+from pathlib import Path
+from vgame.job.weights import check_weights
+peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+path, size = Path(sys.argv[1]), 1 << 28
+state = json.dumps({"state": [["a", "00" * 32]], "keys": {"a": "a"}})
+head = json.dumps({"__metadata__": {"vgame": state}, "a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}})
+with open(path, "wb") as file:
+    file.write(len(head).to_bytes(8, "little") + head.encode())
+    file.truncate(file.tell() + size)
+before = peak()
+try:
+    check_weights(path, bytes(32))
+except vgame.VgameError as error:
+    assert "holds other words" in str(error), error
+print((peak() - before) / size)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="a peak of memory is read from /proc")
+def test_narrow_numbers_in_a_file_take_no_more_memory_than_the_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SPARSE, str(tmp_path / "model.safetensors")]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(found.stdout) < 2
+
+
+@pytest.mark.parametrize("count", [0, 1, 129, PIECE, PIECE + 1])
+def test_pieces_have_the_root_of_the_tensor(count: int) -> None:
+    pieces = torch.arange(count).float().split(PIECE)
+    roots = [piece_root(tensor_bytes(piece), count) for piece in pieces]
+    assert join_pieces(roots, count) == tensor_root(torch.arange(count).float())

@@ -15,7 +15,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,8 +149,7 @@ def _same_words(source: Source, found: Found, tell: Tell | None) -> bool:
 
 
 def _pass(source: Source, tell: Tell | None) -> Found:
-    words, roots = source.words, []
-    whole = tensor_height(words.size)
+    words, roots = source.words, list[bytes]()
     least, most, least_at, most_at, nan, first = float("inf"), float("-inf"), 0, 0, 0, -1
     for at in range(0, words.size, PIECE):
         piece = np.array(words[at : at + PIECE])
@@ -164,8 +163,18 @@ def _pass(source: Source, tell: Tell | None) -> Found:
             least, least_at = float(seen.min()), at + int((words[at : at + PIECE] == seen.min()).argmax())
         if seen.size and float(seen.max()) > most:
             most, most_at = float(seen.max()), at + int((words[at : at + PIECE] == seen.max()).argmax())
-        roots.append(words_root(memoryview(piece).cast("B"), min(HEIGHT, whole)))
+        roots.append(piece_root(memoryview(piece).cast("B"), words.size))
         if tell:
             tell(min(at + PIECE, words.size), words.size)
-    root = fold(Kind.TENSOR, roots, whole - HEIGHT, HEIGHT) if whole > HEIGHT else roots[0]
-    return Found(root.hex(), least, most, least_at, most_at, nan, first)
+    return Found(join_pieces(roots, words.size).hex(), least, most, least_at, most_at, nan, first)
+
+
+def piece_root(piece: memoryview, count: int) -> bytes:
+    """Root of the part of a TENSOR tree over one piece, PIECE words but the last, of `count` words."""
+    return words_root(piece, min(HEIGHT, tensor_height(count)))
+
+
+def join_pieces(roots: Sequence[bytes], count: int) -> bytes:
+    """Root of a TENSOR tree over `count` words from the roots of its pieces."""
+    above = tensor_height(count) - HEIGHT
+    return fold(Kind.TENSOR, roots, above, HEIGHT) if above > 0 else roots[0]

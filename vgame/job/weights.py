@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from vgame.commit.mapped import PIECE, join_pieces, piece_root
 from vgame.commit.merkle import Kind, fold, tree_height
-from vgame.commit.tensor import tensor_root
+from vgame.commit.tensor import tensor_bytes, tensor_root
 from vgame.errors import BundleError, VgameError
 from vgame.job.state_keys import TYPES, averaged, state_dict
 from vgame.system.files import open_file, parse_json, write_atomic
@@ -188,9 +189,15 @@ def _check_types(path: Path, bundle: Bundle, tensors: Mapping[str, torch.Tensor]
 
 
 def _root(path: Path, key: str, tensor: torch.Tensor) -> bytes:
+    """Piece by piece: a file may be sparse, and its numbers narrower than words."""
     if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
         raise VgameError(f"{path}: {key} is {tensor.dtype}; what a claim certifies are float32 words")
-    words = tensor.to(torch.float32 if tensor.is_floating_point() else torch.int32)
-    if not torch.equal(words.to(tensor.dtype), tensor) and not bool(tensor.isnan().any()):
+    count, pieces = tensor.numel(), tensor.reshape(-1).split(PIECE)
+    return join_pieces([piece_root(_words(path, key, piece), count) for piece in pieces], count)
+
+
+def _words(path: Path, key: str, numbers: torch.Tensor) -> memoryview:
+    words = numbers.to(torch.float32 if numbers.is_floating_point() else torch.int32)
+    if not torch.equal(words.to(numbers.dtype), numbers) and not bool(numbers.isnan().any()):
         raise VgameError(f"{path}: {key} holds integers beyond 32 bits, which no run has")
-    return tensor_root(words.reshape(-1))
+    return tensor_bytes(words)
