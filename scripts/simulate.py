@@ -35,29 +35,30 @@ from tape import Tape, shorten  # noqa: E402
 RESULTS = ROOT / "docs" / "simulation.json"
 ROOMS = ("agents", "attacks", "chain", "commit", "dispute", "errors.py", "job", "system")
 GAME = ("frauds", "ghost", "places", "revm_calls", "revm_chain", "revm_node", "scene", "toy")
-#: No story of disputes runs these (tests/simulation/test_simulation.py), nor vgame.delivery.
+#: Only stories of bonuses run these (tests/simulation/test_simulation.py).
 IDLE = (
-    "agents/bonus", "agents/bonus_conditions", "agents/certified", "agents/client", "agents/delivery",
-    "agents/followed_run", "agents/local_run", "agents/notify", "agents/status", "agents/telemetry", "attacks/cheat",
-    "attacks/computation", "attacks/exchange", "attacks/tampered_log", "chain/connect", "chain/deployment",
-    "chain/embedded", "chain/escrow", "chain/http", "chain/tester_json", "commit/gpu_sha", "commit/mapped",
-    "commit/sha_kernel", "commit/tensor", "job/bundle", "job/cautions", "job/data", "job/differences", "job/factory",
-    "job/file", "job/forecast", "job/modules", "job/shown", "job/start", "job/state_keys", "job/terms", "job/weights",
-    "system/fields", "system/jit", "system/memory", "system/threads", "system/version", "system/warned",
+    "agents/bonus", "agents/bonus_conditions", "agents/certified", "agents/client", "agents/followed_run",
+    "agents/local_run", "agents/notify", "agents/status", "agents/telemetry", "attacks/cheat", "attacks/computation",
+    "attacks/exchange", "attacks/tampered_log", "chain/connect", "chain/deployment", "chain/embedded", "chain/escrow",
+    "chain/tester_json", "commit/gpu_sha", "commit/mapped", "commit/sha_kernel", "commit/tensor", "job/bundle",
+    "job/cautions", "job/data", "job/differences", "job/factory", "job/file", "job/forecast", "job/modules",
+    "job/shown", "job/start", "job/state_keys", "job/terms", "job/weights", "system/fields", "system/jit",
+    "system/memory", "system/threads", "system/version", "system/warned",
 )  # fmt: skip
-UNPLAYED = tuple(f"vgame/{name}.py" for name in IDLE)
+UNPLAYED = (
+    *(f"vgame/{name}.py" for name in IDLE),
+    *(f"tests/simulation/{name}.py" for name in ("accuracy", "award", "bonuses", "claimants")),
+)
+OF_DELIVERIES = ("sale", "bazaar")  # kinds
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
-SALES = (*(f"tests/simulation/{name}.py" for name in OF_SALES), *UNPLAYED)
+SALES = ("vgame/agents/delivery.py", *(f"tests/simulation/{name}.py" for name in OF_SALES))
 UNSOLD = tuple(f"tests/simulation/{name}.py" for name in OF_SALES if name != "market")
+HTTP = ("vgame/chain/http.py",)  # nor does a role with one endpoint run this in a story of disputes
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
 TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # a role has several endpoints
-BONUSES = (
-    *(f"tests/simulation/{name}.py" for name in ("accuracy", "award", "bonuses", "claimants")),
-    "vgame/agents/bonus.py", "vgame/agents/bonus_conditions.py", "vgame/chain/escrow.py",
-)  # fmt: skip
 UNUSED = {
-    "dispute": (*SALES, *SEVERAL, *TURNS, *BONUSES), "sale": (*SEVERAL, *TURNS, *BONUSES),
-    "several": (*SALES, *TURNS, *BONUSES), "chorus": (*SALES, *BONUSES), "bazaar": BONUSES,
+    "dispute": (*UNPLAYED, *SALES, *HTTP, *SEVERAL, *TURNS), "sale": (*UNPLAYED, *SEVERAL, *TURNS),
+    "several": (*UNPLAYED, *SALES, *HTTP, *TURNS), "chorus": (*UNPLAYED, *SALES), "bazaar": UNPLAYED,
     "bonus": (*SEVERAL, *TURNS, *UNSOLD),
 }  # fmt: skip
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
@@ -90,7 +91,7 @@ def explain(tape: Tape, inside: bool, kind: str) -> None:
 def commit(kind: str) -> str:
     """The last one that changed what is played; with a + where files differ from it."""
     own = (
-        *(("vgame/delivery",) if kind in ("sale", "bazaar") else ()),
+        *(("vgame/delivery",) if kind in OF_DELIVERIES else ()),
         *((*WHOLE, "tests/game/bonus_stage.py") if kind == "bonus" else ()),
         *(f":(exclude){path}" for path in UNUSED[kind]),
     )
