@@ -49,16 +49,17 @@ class Escrow(EscrowContract):
 
     def check(self, identity: bytes, training: Bundle, task: Task, *, job: bytes | None = None) -> str:
         """For a trainer, before the work: the name of the total that the bonus pays for. Raises Abstain if the task's
-        evaluation is another one, or if the bonus cannot be earned or paid. `job`: the job that the trainer wants to
-        accept; a bonus for another one is refused."""
-        return bonus.check(self, self.promised(identity), training, task, job)
+        evaluation is another one, or if the bonus cannot be earned or paid; NotYet until more than half of the
+        endpoints show it in a final state. `job`: the job that the trainer wants to accept; a bonus for another one is
+        refused."""
+        return bonus.check(self, self.promised(identity, self.final(identity)), training, task, job)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
         """The evaluation of a trained run that the bonus requires. NotYet until the bonus's window has begun (`close`
         begins it), because an earlier claim does not count. Order it with `game.post`, then train and claim it like any
         job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
         `promise`."""
-        return bonus.evaluation_bundle(self, self.promised(identity), run, task, validate)
+        return bonus.evaluation_bundle(self, self.promised(identity, self.final(identity)), run, task, validate)
 
     def pay(self, identity: bytes, job: bytes, run: Run | Folder, evaluation: Run | Folder) -> int:
         """Prove that the final evaluation `job` reaches the mark; returns the wei added to the trainer's credits.
@@ -67,5 +68,6 @@ class Escrow(EscrowContract):
 
     def close(self, identity: bytes) -> str:
         """Settle a bonus whose time is over, and withdraw: `paid`, `returned`, `started` (its window has begun),
-        `waiting` (for the training). A trainer does not return a bonus whose window began."""
+        `waiting` (for the training), `kept` (for the payer, after a failed training). The trainer and its delegates
+        return no bonus."""
         return bonus.close(self, identity)

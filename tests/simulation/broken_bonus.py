@@ -66,7 +66,7 @@ def paid_by_time(escrow: EscrowContract, identity: bytes, job: bytes, run: Any, 
 
 def without_waits(evaluation: Any, amount: int) -> int:
     """A role ends as soon as its job does."""
-    return needed_window(evaluation, amount) - 2 * FINALITY
+    return needed_window(evaluation, amount) - 3 * FINALITY
 
 
 BROKEN: dict[str, Patches] = {

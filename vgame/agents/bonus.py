@@ -8,11 +8,10 @@ escrow.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import astuple, fields, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -28,7 +27,8 @@ from vgame.agents.bonus_conditions import (
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
-from vgame.chain.connection import Chain
+from vgame.chain.agreed import agreed, replies_of
+from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
 from vgame.chain.final import final_jobs
 from vgame.chain.game import LOOKS
@@ -40,8 +40,6 @@ from vgame.delivery.buyer import FAILED
 from vgame.errors import Abstain, ContractError, NotYet, ProgramError, VgameError
 from vgame.job.bundle import Bundle
 from vgame.tasks.task import TOTALS, Task
-
-T = TypeVar("T")
 
 INSIDE = "model."  # name of the trained model inside the module that an evaluation runs
 
@@ -195,24 +193,33 @@ def _differences(promised: Promised, training: Bundle, own: Bundle) -> list[str]
     return other + ["total"] * ((promised.terms.total, promised.terms.size) != place_of(own))
 
 
-def _check_begun(escrow: EscrowContract, identity: bytes) -> None:
-    """NotYet if the window of an open bonus has not begun."""
-    if (bonus := escrow.bonus(identity)) is not None and not bonus.since:
+def _check_begun(bonus: Bonus, identity: bytes) -> None:
+    """NotYet if the window of a bonus has not begun in a final state: after a reorganisation it may begin later."""
+    if not bonus.since:
         raise NotYet(
-            f"the window of bonus {identity.hex()[:16]} has not begun, and an evaluation that is claimed before it "
-            "does not count: begin it with `vgame bonus close` when the training is final, then prepare the evaluation"
+            f"the window of bonus {identity.hex()[:16]} has not begun in a final block, and an evaluation that is "
+            "claimed before it does not count: begin it with `vgame bonus close` when the training is final, and "
+            f"prepare the evaluation {FINALITY // 60} minutes later"
         )
 
 
 def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
-    """The account that has accepted the training, from a final state and the event; NotYet until both show it."""
-    found, _ = final_jobs(escrow.game, [promised.terms.training])
-    if not found or found[0].trainer == NOBODY:
+    """The account that has accepted the training, as more than half of the endpoints show it in their final states;
+    NotYet until they do."""
+    trainer = agreed(escrow.game.chain, "the trainer of the training", lambda: _final_trainer(escrow, promised))
+    if trainer == NOBODY:
         raise NotYet(
             f"no final block shows the trainer of the training of bonus {promised.id.hex()[:16]}, and its evaluation "
             "must name that account: prepare the evaluation later"
         )
-    trainer = found[0].trainer
+    return trainer
+
+
+def _final_trainer(escrow: EscrowContract, promised: Promised) -> str:
+    """From the state and the event of one endpoint."""
+    found, _ = final_jobs(escrow.game, [promised.terms.training])
+    if not found or (trainer := found[0].trainer) == NOBODY:
+        return NOBODY
     theirs = lambda event: event.args["trainer"] == trainer or None  # noqa: E731
     escrow.game.content("JobAccepted", promised.terms.training, found[0].accepted_at, theirs, key=trainer)
     return trainer
@@ -230,7 +237,7 @@ def evaluation_bundle(
     total, own = _measured(promised, training, task)
     check_payable(escrow, promised, training, own, ahead=False)
     if not early:
-        _check_begun(escrow, promised.id)
+        _check_begun(escrow.final(promised.id), promised.id)
     terms = terms_of(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
     bundle = prepare(job, validate=validate)
@@ -290,8 +297,9 @@ def _check_time(escrow: EscrowContract, identity: bytes, evaluation: bytes) -> N
 
 
 def close(escrow: EscrowContract, identity: bytes) -> str:
-    """Take the steps of a bonus that are due. Returns `paid`, `returned`, `started` (the window has begun) or `waiting`
-    (for the training). Credits of the caller are withdrawn. A trainer does not return a bonus whose window began."""
+    """Take the steps of a bonus that are due. Returns `paid`, `returned`, `started` (the window has begun), `waiting`
+    (for the training) or `kept` (for the payer, after a failed training). Credits of the caller are withdrawn. The
+    trainer and its delegates return no bonus."""
     wallet = escrow.game.wallet
     assert wallet is not None
     with escrow.game.chain.pinned():  # a node that is behind may show no credits of a bonus that is settled
@@ -315,8 +323,8 @@ def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
                 return "waiting"
         else:
             return "started"
-    if bonus.since and _is_for_caller(escrow, bonus):
-        return "started"  # the payer alone gains by giving it back; `pay` is possible as long as it has not
+    if _is_for_caller(escrow, bonus):
+        return "started" if bonus.since else "kept"  # the payer alone gains by giving it back; until then, `pay` counts
     try:
         escrow.send("giveBack", identity)
     except ContractError as error:
@@ -341,22 +349,10 @@ def _is_owed(escrow: EscrowContract, given: bool) -> bool:
 
 
 def _is_for_caller(escrow: EscrowContract, bonus: Bonus) -> bool:
-    """Is the caller the trainer, and not the payer too? One endpoint alone could show another trainer."""
-    wallet = escrow.game.wallet
+    """Is the caller the trainer or its delegate, and not the payer too? One endpoint alone could show another one."""
+    game, wallet, job = escrow.game, escrow.game.wallet, bonus.training
     assert wallet is not None
-    trainers = _at_each(escrow.game.chain, lambda: escrow.game.job(bonus.training).trainer)
-    return wallet.address in trainers and wallet.address != bonus.payer
+    caller = wallet.address
 
-
-def _at_each(chain: Chain, look: Callable[[], T]) -> list[T]:
-    """What the endpoints show that answer; the first error if none does. One alone could hide something."""
-    found, problems = list[T](), list[VgameError]()
-    for _ in chain.turns.all if chain.turns else [None]:
-        try:
-            found.append(look())
-        except VgameError as problem:
-            problems.append(problem)
-        chain.turn()
-    if not found:
-        raise problems[0]
-    return found
+    plays = lambda: caller == game.job(job).trainer or game.is_delegate(job, caller)  # noqa: E731
+    return caller != bonus.payer and any(replies_of(game.chain, plays))

@@ -53,7 +53,7 @@ def name_of(promised: Promised) -> str:
 
 
 def _check_held(escrow: EscrowContract, promised: Promised) -> None:
-    if promised.id and escrow.bonus(promised.id) is None:
+    if promised.id and escrow.final(promised.id).settled_at:
         raise Abstain(f"{name_of(promised)} is settled; `vgame bonus close` prints the outcome")
 
 
@@ -139,12 +139,12 @@ def _check_terms(promised: Promised, own: Bundle, pace: Pace, gas_price: int) ->
 
 def needed_window(evaluation: Bundle, amount: int) -> int:
     """Seconds until an evaluation is final and shown, also if the payer disputes it. For a longer delay the payer must
-    lose so many disputes that the trainer's half of their bonds is at least the bonus. `vgame trainer` ends when the
-    end of its job is final: first for the training, then for the evaluation."""
+    lose so many disputes that the trainer's half of their bonds is at least the bonus. Three times a state has to be
+    final: `vgame trainer` ends then, for the training and for the evaluation, and `prepare` begins then."""
     terms, moves = evaluation.terms, count_moves(evaluation)
     crowd = -(-HALF * amount // terms.auditor_bond)
     dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd
-    return terms.claim_window + terms.challenge_window + dispute + 2 * FINALITY
+    return terms.claim_window + terms.challenge_window + dispute + 3 * FINALITY
 
 
 def _check_window(promised: Promised, own: Bundle) -> None:

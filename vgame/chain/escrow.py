@@ -7,19 +7,20 @@ error.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, artifact
+from vgame.chain.agreed import agreed
 from vgame.chain.anywhere import anywhere
-from vgame.chain.connection import quantity
+from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import Event, JobSpec, checksum_address
-from vgame.errors import ChainError, EndpointError, LostRace
+from vgame.errors import ChainError, EndpointError, LostRace, NotYet
 
 NAME = "AccuracyEscrow"
 
@@ -164,10 +165,31 @@ class EscrowContract:
         values = [astuple(terms), astuple(evaluation), layout, payer, amount, nonce]
         return bytes(Web3.keccak(self.game.chain.web3.codec.encode(types, values)))
 
-    def promised(self, identity: bytes) -> Promised:
+    def final(self, identity: bytes) -> Bonus:
+        """A bonus, settled or not, as more than half of the endpoints show it in their final states; NotYet until they
+        do: a newer block may be replaced, and one endpoint alone may invent a state."""
+        shown = agreed(
+            self.game.chain, f"the final state of bonus {identity.hex()[:16]}", lambda: self._final(identity)
+        )
+        if not shown.amount:
+            raise NotYet(
+                f"no final block shows bonus {identity.hex()} at {self.address}: if identity and chain are right, it "
+                f"is too new; try again in {FINALITY // 60} minutes"
+            )
+        return shown
+
+    def _final(self, identity: bytes) -> Bonus:
+        """All zero if there is none; a window that began after the final time has not begun."""
+        with self.game.chain.final() as second:
+            shown = self._shown(identity)
+        if shown.promised_at > second:
+            return replace(shown, amount=0)
+        return replace(shown, since=0) if shown.since > second else shown
+
+    def promised(self, identity: bytes, held: Bonus | None = None) -> Promised:
         """The terms of a bonus, settled or not: the contract holds the hashes of order and layout, and an event the
-        rest."""
-        held = self.held(identity)
+        rest. `held`: what the contract holds, if that was read."""
+        held = held or self.held(identity)
 
         def read(event: Event) -> Promised | None:
             args = event.args

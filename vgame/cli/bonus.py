@@ -121,7 +121,7 @@ def check(
     from vgame.job.bundle import load_bundle
 
     total = contract.check(identity, load_bundle(bundle), _task(task), job=wanted)
-    found = contract.promised(identity)
+    found = contract.promised(identity, contract.final(identity))
     text = (
         f"{found.amount / 10**18:.6f} ether for the trainer of job {found.terms.training.hex()[:16]}, at "
         f"{total} >= {found.terms.least}, within {found.terms.window} s"
@@ -197,5 +197,6 @@ def close(
         "returned": "the money was returned to its payer",
         "started": "the training is final, the window has begun",
         "waiting": "the training has not ended",
+        "kept": "the training has ended without a trained state, and the payer can take the money back",
     }[outcome]
     Reporter(json).emit("closed", f"bonus {identity.hex()[:16]}: {text}", bonus=identity.hex(), outcome=outcome)

@@ -1,0 +1,120 @@
+"""Commands on a bonus use final states, and what more than half of the endpoints show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from bonus_stage import AMOUNT, Stage, Trained, task, trained  # noqa: F401 (a fixture)
+from test_delivery_few_lies import Turns
+
+import vgame
+from vgame.chain.connection import FINALITY
+from vgame.chain.records import Phase
+from vgame.errors import NotYet
+
+
+@pytest.fixture
+def stage(system, trained: Trained) -> Stage:  # noqa: F811
+    return Stage(system, trained)
+
+
+class Three(Turns):
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+
+    def at_any(self, question: Callable[[], Any]) -> Any:
+        return question()
+
+
+def among(monkeypatch: pytest.MonkeyPatch, escrow: vgame.Escrow, lies: dict[int, Callable[[Any], Any]]) -> Turns:
+    """The escrow asks three endpoints, of which some show another bonus."""
+    turns, usual = Three(), escrow._shown
+    monkeypatch.setattr(escrow.game.chain, "turns", turns)
+    escrow._shown = lambda identity: lies.get(turns.at, lambda found: found)(usual(identity))  # type: ignore[method-assign]
+    return turns
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_one_endpoint_invents_no_bonus_and_no_window(stage: Stage, monkeypatch: pytest.MonkeyPatch, false: int) -> None:
+    """A larger amount before the work, the beginning of the window after it."""
+    trainer = stage.train()
+    mine = stage.seen_by(trainer.game)
+    larger = lambda found: replace(found, amount=9 * AMOUNT, since=1)  # noqa: E731
+    among(monkeypatch, mine, {false: larger})
+    assert (mine.final(stage.id).amount, mine.final(stage.id).since) == (AMOUNT, 0)
+    with pytest.raises(NotYet, match=r"has not begun"):
+        mine.evaluation(stage.id, stage.trained.run, task(), validate=0)
+
+
+def test_without_a_majority_nothing_is_decided(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = stage.seen_by(stage.game())
+    among(monkeypatch, mine, {n: lambda found, n=n: replace(found, amount=n) for n in (1, 2)})
+    with pytest.raises(NotYet, match=r"1 of the endpoints agree on the final state of bonus .*, 2 are needed"):
+        mine.check(stage.id, stage.trained.bundle, task())
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_one_endpoint_names_no_other_trainer(stage: Stage, monkeypatch: pytest.MonkeyPatch, false: int) -> None:
+    """Neither in the state nor in the event: an auditor of such an evaluation would not see the true one."""
+    trainer = stage.train()
+    mine = stage.seen_by(trainer.game)
+    mine.close(stage.id)
+    stranger, jobs, content = stage.game().wallet.address, mine.game.jobs, mine.game.content
+    turns = among(monkeypatch, mine, {})
+    lie = lambda job: replace(job, trainer=stranger) if turns.at == false else job  # noqa: E731
+    mine.game.jobs = lambda jobs_: [lie(job) for job in jobs(jobs_)]
+    mine.game.content = lambda *args, **options: turns.at == false or content(*args, **options)
+    bundle = mine.evaluation(stage.id, stage.trained.run, task(), validate=0)
+    assert bundle.terms.trainer == trainer.address
+
+
+def test_a_promise_is_checked_when_it_is_final(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch of a few blocks could undo it."""
+    mine = stage.seen_by(stage.game())
+    monkeypatch.setattr(mine.game.chain, "is_development", False)
+    monkeypatch.setattr(mine.game.chain, "final_time", lambda *_: mine.game.chain.now() - FINALITY)
+    with pytest.raises(NotYet, match=r"no final block shows bonus .* it is too new; try again in 15 minutes"):
+        mine.check(stage.id, stage.trained.bundle, task())
+    stage.chain.advance(FINALITY + 1)
+    assert mine.check(stage.id, stage.trained.bundle, task()) == "correct"
+
+
+def test_a_window_begins_when_it_is_final(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch of a few blocks could begin it after the claim of the evaluation, which would not count."""
+    trainer = stage.train()
+    mine = stage.seen_by(trainer.game)
+    monkeypatch.setattr(mine.game.chain, "is_development", False)
+    monkeypatch.setattr(mine.game.chain, "final_time", lambda *_: mine.game.chain.now() - FINALITY)
+    stage.chain.advance(FINALITY + 1)
+    mine.close(stage.id)
+    with pytest.raises(NotYet, match=r"the window of bonus .* has not begun in a final block"):
+        mine.evaluation(stage.id, stage.trained.run, task(), validate=0)
+    stage.chain.advance(FINALITY + 1)
+    assert mine.evaluation(stage.id, stage.trained.run, task(), validate=0).terms.trainer == trainer.address
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_no_false_failure_has_a_trainer_give_its_bonus_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, false: int
+) -> None:
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    mine = stage.seen_by(trainer.game)
+    turns, usual = among(monkeypatch, mine, {false: lambda found: replace(found, since=0)}), mine.game.job
+    mine.game.job = lambda job: replace(usual(job), phase=Phase.CONVICTED) if turns.at == false else usual(job)
+    assert mine.close(stage.id) in ("started", "kept")
+    assert stage.escrow.bonus(stage.id) is not None
+
+
+def test_a_delegate_of_the_trainer_does_not_give_its_bonus_back(stage: Stage) -> None:
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    delegate = stage.game()
+    trainer.game.send("setDelegate", stage.job, delegate.wallet.address, True)
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    assert stage.seen_by(delegate).close(stage.id) == "started"
+    assert stage.escrow.close(stage.id) == "returned"
