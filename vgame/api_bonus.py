@@ -40,19 +40,31 @@ class Escrow(EscrowContract):
         window: int | None = None,
         nonce: int = 0,
         validate: float | None = None,
+        store: Folder = ".",
     ) -> bytes:
         """Lock `amount` for the trainer of a job that is not claimed yet. It is paid if the task's evaluation of the
         trained state gives `total` as `least` or more. `window`: None means the shortest window in which a delay of
         the evaluation costs more than it gains. `validate`: seconds for comparing the evaluation's program with the
-        task's code (None: 60, 0: none). Abstain if `check` would refuse the bonus on this device."""
-        return bonus.promise(self, job, training, task, total, least, amount, window, nonce, validate)
+        task's code (None: 60, 0: none). `store`: as for `check`. Abstain if `check` would refuse the bonus on this
+        device."""
+        return bonus.promise(self, job, training, task, total, least, amount, window, nonce, validate, store)
 
-    def check(self, identity: bytes, training: Bundle, task: Task, *, job: bytes | None = None) -> str:
+    def check(
+        self,
+        identity: bytes,
+        training: Bundle,
+        task: Task,
+        *,
+        job: bytes | None = None,
+        validate: float | None = None,
+        store: Folder = ".",
+    ) -> str:
         """For a trainer, before the work: the name of the total that the bonus pays for. Raises Abstain if the task's
         evaluation is another one, or if the bonus cannot be earned or paid; NotYet until more than half of the
         endpoints show it in a final state. `job`: the job that the trainer wants to accept; a bonus for another one is
-        refused."""
-        return bonus.check(self, self.promised(identity, self.final(identity)), training, task, job)
+        refused. `validate`: as for `promise`. `store`: a folder on the disk where the roles will keep the evaluation,
+        which has to fit."""
+        return bonus.check(self, self.promised(identity, self.final(identity)), training, task, job, validate, store)
 
     def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
         """The evaluation of a trained run that the bonus requires. NotYet until the bonus's window has begun (`close`

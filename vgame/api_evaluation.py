@@ -149,9 +149,9 @@ def evaluation_task(evaluation: Evaluation, model: nn.Module) -> Task:
         found = evaluation.measure(module.model, batch)
         for name, value in found.items():
             total = getattr(module.totals, name)
-            setattr(module.totals, name, total + (more := value.to(total.dtype)))
+            setattr(module.totals, name, total + value.to(total.dtype))
             if (size := getattr(module.sizes, name, None)) is not None:
-                setattr(module.sizes, name, size + more.float().abs())
+                setattr(module.sizes, name, size + value.float().abs())  # before an integer wraps at 32 bits
         setattr(module.totals, SAMPLES, getattr(module.totals, SAMPLES) + evaluation.batch)
         # a "loss" that is finite for all data, so that it cannot end the run
         return getattr(module.totals, SAMPLES).float()

@@ -214,7 +214,7 @@ def installed() -> Iterator[None]:
         for module in (branches, endpoint):
             stack.enter_context(patch.object(module, "contracts", contracts))
         stack.enter_context(patch.object(branches, "accounts", accounts))
-        stack.enter_context(patch.object(conditions, "measure", lambda *_: QUICK))
+        stack.enter_context(patch.object(conditions, "_measure", lambda *_: QUICK))
         stack.enter_context(patch.object(agents, "ordered_bundle", ordered_bundle))
         for name, function in KEPT.items():
             stack.enter_context(patch.object(agents, name, function))

@@ -29,7 +29,7 @@ from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
 from vgame.chain.agreed import agreed, replies_of
 from vgame.chain.connection import FINALITY
-from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of
+from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of, explained
 from vgame.chain.final import final_jobs
 from vgame.chain.game import LOOKS
 from vgame.chain.records import NOBODY, JobSpec
@@ -41,6 +41,8 @@ from vgame.errors import Abstain, ContractError, NotYet, ProgramError, VgameErro
 from vgame.job.bundle import Bundle
 from vgame.tasks.task import TOTALS, Task
 
+MOST_WINDOW = 2**32 - 1  # seconds
+MOST_KEPT = 2**32  # bytes of an evaluation's checkpoints, all of which a role keeps
 INSIDE = "model."  # name of the trained model inside the module that an evaluation runs
 
 
@@ -75,7 +77,9 @@ def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int, 
     measured = evaluation_task(counting(task, total).evaluate, task.model)
     steps = measured.population // measured.batch
     terms = old.model_copy(update=nothing | {"trainer_bond": bond, "trainer": NOBODY})
-    return prepare(Job(measured, steps=steps, interval=min(10, steps), seed=0, terms=terms), validate=validate)
+    kept = max(1, MOST_KEPT // sum(4 * t.numel() for t in (*task.model.parameters(), *task.model.buffers())))
+    interval = min(max(10, -(-steps // kept)), steps)
+    return prepare(Job(measured, steps=steps, interval=interval, seed=0, terms=terms), validate=validate)
 
 
 def layout_of(training: Bundle, evaluation: Bundle) -> list[bytes]:
@@ -102,31 +106,43 @@ def place_of(evaluation: Bundle) -> tuple[int, int]:
 
 def promise(
     escrow: EscrowContract, job: bytes, training: Bundle, task: Task, total: str, least: int, amount: int,
-    window: int | None = None, nonce: int = 0, validate: float | None = None,
+    window: int | None = None, nonce: int = 0, validate: float | None = None, store: Path | str = ".",
 ) -> bytes:  # fmt: skip
     """As a payer: promise `amount` wei to the trainer of a job if the total is at least `least`. ValidationError if the
     evaluation's program does not compute the task's measure; Abstain if `check` would refuse the bonus."""
-    if not 0 < amount < 2**128:
-        raise VgameError(f"amount = {amount} wei: more than 0 is expected")
+    if not 0 < amount < 2**127:  # the bond of the evaluation is twice as much
+        raise VgameError(f"amount = {amount} wei: more than 0 and less than 2^127 is expected")
+    _check_range("nonce", nonce, 0, 2**256 - 1)
     check_mark(least, "the bonus")
     _warn_of_delivery(training)
     _check_names(training, task)
     evaluation = untrained_evaluation(task, total, training, amount, validate)
-    window = needed_window(evaluation, amount) if window is None else window
+    if window is None and (window := needed_window(evaluation, amount)) > MOST_WINDOW:
+        raise VgameError(
+            f"the window would be {window} s, {MOST_WINDOW} s are the most: so long can disputes delay the evaluation, "
+            f"since the auditor's bond is small beside the bonus; order the training with a larger auditor_bond than "
+            f"{evaluation.terms.auditor_bond} wei"
+        )
+    _check_range("window", window, 1, MOST_WINDOW)
     terms, order = BonusTerms(job, window, *place_of(evaluation), least), template_of(JobSpec(**evaluation.order))
     layout = layout_of(training, evaluation)
     assert escrow.game.wallet is not None
     _check_new(escrow, escrow.id_of(terms, order, layout, escrow.game.wallet.address, amount, nonce))
     drafted = Promised(b"", NOBODY, amount, terms, order, tuple(layout))
-    check_payable(escrow, drafted, training, evaluation, ahead=True)
+    check_payable(escrow, drafted, training, evaluation, Path(store))
     return escrow.open(terms, order, layout, amount, nonce)
+
+
+def _check_range(name: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise VgameError(f"{name} = {value!r}: a whole number from {least} to {most} is expected")
 
 
 def _check_new(escrow: EscrowContract, identity: bytes) -> None:
     """ContractError with the bonus if it exists: a command that was killed has opened it, and has left its payer too
     little money for the contract to be asked."""
     if escrow.exists(identity):
-        raise ContractError("BonusExists", (identity,))
+        raise explained(ContractError("BonusExists", (identity,)))
 
 
 def _warn_of_delivery(training: Bundle) -> None:
@@ -142,11 +158,12 @@ def _warn_of_delivery(training: Bundle) -> None:
 
 
 def check(
-    escrow: EscrowContract, promised: Promised, training: Bundle, task: Task, job: bytes | None = None
+    escrow: EscrowContract, promised: Promised, training: Bundle, task: Task, job: bytes | None = None,
+    validate: float | None = None, store: Path | str = ".",
 ) -> str:  # fmt: skip
     """As a trainer, before the work: the name of the bonus's total. Abstain unless the bonus is for the task's measure,
-    and can be earned and paid. `job`: the one that this trainer wants to accept; an order may have been posted
-    twice."""
+    and can be earned and paid; ValidationError if the evaluation's program does not compute that measure. `job`: the
+    one that this trainer wants to accept; an order may have been posted twice."""
     wanted = promised.terms.training
     if job is not None and job != wanted:
         raise Abstain(
@@ -155,7 +172,8 @@ def check(
         )
     _warn_of_delivery(training)
     total, own = _measured(promised, training, task)
-    check_payable(escrow, promised, training, own, ahead=True)
+    check_payable(escrow, promised, training, own, Path(store))
+    untrained_evaluation(task, total, training, promised.amount, validate)
     return total
 
 
@@ -235,15 +253,29 @@ def evaluation_bundle(
     run = run if isinstance(run, Run) else Run.open(run)
     training = ordered_bundle(escrow, promised, run.bundle)
     total, own = _measured(promised, training, task)
-    check_payable(escrow, promised, training, own, ahead=False)
+    check_payable(escrow, promised, training, own)
     if not early:
         _check_begun(escrow.final(promised.id), promised.id)
     terms = terms_of(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
     bundle = prepare(job, validate=validate)
+    _check_claimed(escrow, promised.terms.training, run)
     if template_of(JobSpec(**bundle.order)) != promised.evaluation:
-        raise Abstain("the evaluation of this run is not the promised one; give the run of the bonus's training job")
+        raise Abstain(
+            "the evaluation of this run is not the promised one, though the task's is before the training: `measure` "
+            "must be the same computation whatever the weights are"
+        )
     return bundle
+
+
+def _check_claimed(escrow: EscrowContract, training: bytes, run: Run) -> None:
+    """Abstain if a claim of the training has another root than the run: the evaluation would begin elsewhere."""
+    claimed = agreed(escrow.game.chain, "the claim of the training", lambda: escrow.game.job(training).run_root)
+    if claimed != bytes(32) and (own := _run_tree(run).root) != claimed:
+        raise Abstain(
+            f"{run.folder} is not the run of the training's claim: its root is {own.hex()[:16]}, that of the claim "
+            f"{claimed.hex()[:16]}; give the store with which job {training.hex()[:16]} was trained or audited"
+        )
 
 
 def proof_of(promised: Promised, job: bytes, run: Run | Path | str, evaluation: Run | Path | str) -> BonusProof:
@@ -268,9 +300,13 @@ def _final_tensors(run: Run) -> list[torch.Tensor]:
 def _final_path(run: Run) -> list[bytes]:
     """Path from the final state to the run root; in mode `logged` the root of its log comes first."""
     store, count = run._store, len(run._store.roots)
-    logs = store.log_roots and store.log_roots[:count]
-    path = run_tree(store.roots, count, logs).path(0, count - 1)
-    return path if logs is None else [logs[-1], *path]
+    path = _run_tree(run).path(0, count - 1)
+    return path if store.log_roots is None else [store.log_roots[count - 1], *path]
+
+
+def _run_tree(run: Run) -> Tree:
+    store, count = run._store, len(run._store.roots)
+    return run_tree(store.roots, count, store.log_roots and store.log_roots[:count])
 
 
 def pay(

@@ -6,6 +6,8 @@ In: an escrow, a promise, the bundles of training and evaluation. Out: Abstain w
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from vgame.agents.named_jobs import Limits
 from vgame.agents.order import find_order
@@ -21,7 +23,9 @@ from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
 from vgame.job.terms import INCLUSION, Pace, count_moves, trainer_shortcomings
-from vgame.runs.pace import measure
+from vgame.runs.forecast import refuse_small_disk
+from vgame.runs.pace import checkpoint_seconds, measure
+from vgame.runs.store import Store
 
 LARGEST = 2**30  # AccuracyEscrow's TOO_LARGE
 HALF = 2  # the auditor of a dismissed dispute pays half of its bond to the trainer
@@ -30,22 +34,30 @@ PROOF_WORDS = 2 + 11 + 6
 
 
 def check_payable(
-    escrow: EscrowContract, promised: Promised, training: Bundle, evaluation: Bundle, ahead: bool
+    escrow: EscrowContract, promised: Promised, training: Bundle, evaluation: Bundle, store: Path | None = None
 ) -> None:
     """Abstain unless the bonus can be earned and paid. `evaluation`: of the untrained state, with the interval of the
-    promise. `ahead`: before the work, when this device is measured and the terms of the evaluation are judged too.
-    `promise`, `check` and `prepare` call this."""
+    promise. `store`, before the work: a folder on the disk of the role's store; this device is measured then, and the
+    terms of the evaluation are judged too. `promise`, `check` and `prepare` call this."""
     _check_held(escrow, promised)
     _check_training(escrow, promised, training)
     _check_interval(promised, evaluation)
     check_mark(promised.terms.least, name_of(promised))
     _check_size(promised, training, evaluation)
-    if ahead:
-        executor = Executor(evaluation.program, evaluation.data, evaluation.scalars, evaluation.seed, evaluation.mode)
-        pace = measure(evaluation, executor)
+    if store is not None:
+        pace = _measure(evaluation, store)
         _check_disputes(promised, evaluation, pace)
         _check_terms(promised, evaluation, pace, sum(escrow.game.chain.fees(of_all=True)))
         _check_window(promised, evaluation)
+
+
+def _measure(evaluation: Bundle, store: Path) -> Pace:
+    """The pace of this device with that disk; StoreError if a role's run of the evaluation does not fit the disk."""
+    executor = Executor(evaluation.program, evaluation.data, evaluation.scalars, evaluation.seed, evaluation.mode)
+    with TemporaryDirectory(prefix=".measured-", dir=store) as folder:
+        refuse_small_disk(Store(Path(folder), evaluation), executor)
+        pace = measure(evaluation, executor)
+        return replace(pace, checkpoint=checkpoint_seconds(Path(folder), evaluation))
 
 
 def name_of(promised: Promised) -> str:
@@ -132,8 +144,8 @@ def _check_terms(promised: Promised, own: Bundle, pace: Pace, gas_price: int) ->
     if short := trainer_shortcomings(own, pace, gas_price):
         raise Abstain(
             f"{name_of(promised)}: `vgame trainer` would refuse its evaluation of {own.steps} steps, {pace.step:.2f} s "
-            f"each on this device: {'; '.join(short)}. The evaluation has the terms of the training: order that with "
-            "larger ones"
+            f"each and {pace.checkpoint:.2f} s a checkpoint on this device: {'; '.join(short)}. The evaluation has "
+            "the terms of the training: order that with larger ones"
         )
 
 

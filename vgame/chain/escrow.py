@@ -20,9 +20,19 @@ from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import Event, JobSpec, checksum_address
-from vgame.errors import ChainError, EndpointError, LostRace, NotYet
+from vgame.errors import ChainError, ContractError, EndpointError, LostRace, NotYet
 
 NAME = "AccuracyEscrow"
+#: What to do about the contract's errors.
+ADVICE = {
+    "BonusExists": "it has been promised; give another --nonce for a second bonus with the same terms",
+    "MarkMissed": "the total is below the mark, so the bonus is not paid",
+    "NoBonus": "there is none, or it is settled; `vgame bonus close` prints the outcome",
+    "NotAhead": "a bonus is promised before the training is claimed; order the job again",
+    "NotTrained": "the job has not ended with a final claim; try again when its trainer has ended",
+    "WrongCount": "give --run and --evaluation the runs of the training and of the evaluation",
+    "WrongRoot": "give the runs, and the evaluation's job, of this bonus",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,13 @@ class BonusProof:
     size_path: list[bytes]
 
 
+def explained(error: ContractError) -> ContractError:
+    """The error, with what to do about it."""
+    if advice := ADVICE.get(error.name):
+        error.args = (f"{error}: {advice}",)
+    return error
+
+
 def entry_of(source: int) -> bytes:
     """The layout entry for the training's state tensor with that number, below 2^24."""
     return source.to_bytes(32)
@@ -123,7 +140,10 @@ class EscrowContract:
         self.game._check_funds(name, value)
         function = getattr(self.contract.functions, name)(*args)
         call = {"from": wallet.address, "value": value}
-        gas = self.game._decoded(lambda: quantity(function.estimate_gas(call)))
+        try:
+            gas = self.game._decoded(lambda: quantity(function.estimate_gas(call)))
+        except ContractError as error:
+            raise explained(error) from None
         receipt = wallet.send(self.address, bytes.fromhex(function._encode_transaction_data()[2:]), value, gas)
         if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
             self.game._decoded(lambda: function.call(call))

@@ -31,6 +31,7 @@ Identity = Annotated[str, typer.Argument(help="identity of the bonus, hex")]
 EscrowAddress = Annotated[str, typer.Option("--escrow", help="address of the escrow")]
 JobFile = Annotated[Path, typer.Option("--task", help="job file (TOML) whose task has an `evaluate`")]
 RunFolder = Annotated[Path, typer.Option("--run", help="the trained run, or a role's store of it")]
+Disk = Annotated[Path, typer.Option("--store", help="folder on the disk where a role keeps the evaluation")]
 
 
 def _look_at(rpc: Sequence[str], game: str, escrow: str, chain_id: int | None) -> Escrow:
@@ -83,10 +84,11 @@ def promise(
     amount: Annotated[str, typer.Option(help='payment of the trainer, "0.5 ether"')],
     window: Annotated[
         int | None,
-        typer.Option(min=1, help="seconds for the evaluation; default: the shortest safe window"),
+        typer.Option(help="seconds for the evaluation; default: the shortest safe window"),
     ] = None,
-    nonce: Annotated[int, typer.Option(help="a different number for a second bonus with the same terms", min=0)] = 0,
+    nonce: Annotated[int, typer.Option(help="a different number for a second bonus with the same terms")] = 0,
     validate: Validate = None,
+    store: Disk = Path(),
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
@@ -95,7 +97,7 @@ def promise(
     identity, contract = job_id(job), _open(rpc, game, escrow, chain_id)
     from vgame.job.bundle import load_bundle
 
-    terms = {"least": least, "amount": wei, "window": window, "nonce": nonce, "validate": validate}
+    terms = {"least": least, "amount": wei, "window": window, "nonce": nonce, "validate": validate, "store": store}
     found = contract.promise(identity, load_bundle(bundle), _task(task), total, **terms).hex()
     text = f"bonus {found}: {amount} for the trainer of job {job[:16]} at {total} >= {least}"
     Reporter(json).emit("promised", text, bonus=found, job=identity.hex(), amount=wei, least=least)
@@ -112,6 +114,8 @@ def check(
     job: Annotated[
         str | None, typer.Option(help="identity of the job to accept, hex; default: any of the bundle")
     ] = None,
+    validate: Validate = None,
+    store: Disk = Path(),
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
@@ -120,7 +124,7 @@ def check(
     wanted = None if job is None else job_id(job)
     from vgame.job.bundle import load_bundle
 
-    total = contract.check(identity, load_bundle(bundle), _task(task), job=wanted)
+    total = contract.check(identity, load_bundle(bundle), _task(task), job=wanted, validate=validate, store=store)
     found = contract.promised(identity, contract.final(identity))
     text = (
         f"{found.amount / 10**18:.6f} ether for the trainer of job {found.terms.training.hex()[:16]}, at "

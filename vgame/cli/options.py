@@ -133,5 +133,8 @@ def job_id(text: str) -> bytes:
     except ValueError:
         job = b""
     if len(job) != 32:
-        raise VgameError(f"{text!r} is no job identity; 64 hex digits are expected, as `vgame job post` prints them")
+        raise VgameError(
+            f"{text!r} is no identity of a job or bonus; 64 hex digits are expected, as `vgame job post` and `vgame "
+            "bonus promise` print them"
+        )
     return job
