@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,6 +21,7 @@ OPTIMIZERS = {
     "adamw": lambda p: optim.AdamW(p, lr=0.05),
     "amsgrad": lambda p: optim.Adam(p, lr=0.05, amsgrad=True),
     "nadam": lambda p: optim.NAdam(p, lr=0.05),
+    "radam": lambda p: optim.RAdam(p, lr=0.05),
 }
 Frozen = Mapping[str, tuple[int, int]]
 
@@ -84,6 +86,33 @@ def test_frozen_steps_of_anothers_file_are_checked(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"frozen": {', '"frozen": {"2.bias": 5, '))
     with pytest.raises(vgame.VgameError, match=r"`frozen` of the run's validation.json is not"):
         trained(tmp_path / "next", OPTIMIZERS["adamw"], 3, run.folder)
+
+
+@pytest.mark.parametrize(("first", "second"), [("adamw", "nadam"), ("nadam", "adamw"), ("adamw", "radam")])
+def test_the_state_of_another_optimizer_is_refused(first: str, second: str, tmp_path: Path) -> None:
+    """Their slots have the same names."""
+    run = trained(tmp_path / "run", OPTIMIZERS[first], 3)
+    for make, initial in ((OPTIMIZERS[second], run), (OPTIMIZERS[second], run.folder)):
+        with pytest.raises(
+            vgame.JobFileError, match=r"was trained by \w+, whose state \w+ cannot continue; take the same"
+        ):
+            trained(tmp_path / "next", make, 3, initial)
+    trained(tmp_path / "next", OPTIMIZERS[second], 3, run.state_dict())
+
+
+def test_the_optimizer_of_an_older_or_damaged_run(tmp_path: Path) -> None:
+    """A class that the optimizer extends may continue its run."""
+    run = trained(tmp_path / "run", OPTIMIZERS["adamw"], 3)
+    trained(tmp_path / "adam", lambda p: optim.Adam(p, lr=0.05), 3, run)
+    file = run.folder / "job/validation.json"
+    text = file.read_text()
+    for damaged in ('"optimizers": 3', '"optimizers": [[]]', '"optimizers": [3]'):
+        file.write_text(re.sub(r'"optimizers": \[\s*\[.*?\]\s*\]', damaged, text, flags=re.DOTALL))
+        assert file.read_text() != text
+        with pytest.raises(vgame.VgameError, match=r"`optimizers` of the run's validation.json is not"):
+            trained(tmp_path / "next", OPTIMIZERS["adamw"], 3, run.folder)
+    file.write_text(text.replace('"optimizers"', '"unknown"'))
+    trained(tmp_path / "next", OPTIMIZERS["nadam"], 3, run.folder)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import Keys, module_keys
 from vgame.program.lower import Lowered, lower_task
 from vgame.runs.forecast import of_bundle
-from vgame.runs.start import frozen_steps, placed, start_from, task_from
+from vgame.runs.start import for_continuing, placed, start_from, task_from
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.packing import recipe_of
 from vgame.validation.against import compare_losses
@@ -67,7 +67,7 @@ def prepare_without_log(
     )  # fmt: skip
     refuse_invalid(bundle)
     order = Order(task, lowered, state, schedule, job.seed, steps, start.before)
-    return replace(bundle, validation=_validated(order, listener, validate, against) | frozen_steps(task, steps))
+    return replace(bundle, validation=_validated(order, listener, validate, against) | for_continuing(task, steps))
 
 
 def _refuse_other_keys(model: nn.Module, keys: Keys) -> None:

@@ -27,7 +27,8 @@ from vgame.runs.training import advance, state_at
 from vgame.tasks.task import Task
 from vgame.validation.order import frozen_of
 
-FROZEN = "frozen"  # field of validation.json: {name: [[first, last], ...]}
+#: Fields of validation.json: {name: [[first, last], ...]}; the class of each optimizer, with the classes it extends.
+FROZEN, OPTIMIZERS = "frozen", "optimizers"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,38 @@ class Continued(Start):
 
 def task_from(task: Task, start: Start) -> Task:
     """The task of a job with this start, its `frozen` counted from the first step of the runs that it continues."""
-    return continued(task, start.before, start.asleep) if isinstance(start, Continued) else task
+    if not isinstance(start, Continued):
+        return task
+    _refuse_other_optimizers(task, (start.bundle.validation or {}).get(OPTIMIZERS) if start.bundle else None)
+    return continued(task, start.before, start.asleep)
+
+
+def optimizers_of(task: Task) -> list[list[str]]:
+    """For each optimizer its class and those that it extends, by name, without torch's Optimizer."""
+    own = [type(optimizer).__mro__ for optimizer in task.optimizers]
+    return [[kind.__name__ for kind in kinds[: kinds.index(torch.optim.Optimizer)]] for kinds in own]
+
+
+def _refuse_other_optimizers(task: Task, before: Any) -> None:
+    """Refuse an optimizer that reads the slots of one that is no relative of it. `before`: of the run, in a file of
+    another's; None in older files."""
+    if before is None:
+        return
+    now = optimizers_of(task)
+    try:
+        related = [a[0] in b or b[0] in a for a, b in zip(before, now, strict=False)]
+        names = [" and ".join(str(kinds[0]) for kinds in each) for each in (before, now)]
+        same = len(before) == len(now) and all(related)
+    except (IndexError, KeyError, TypeError):
+        raise VgameError(
+            f"`{OPTIMIZERS}` of the run's validation.json is not [[name, ...], ...]; start from its weights alone: "
+            "initial=run.state_dict()"
+        ) from None
+    if not same:
+        raise JobFileError(
+            f"the run was trained by {names[0]}, whose state {names[1]} cannot continue; take the same optimizer, or "
+            "start from the weights alone: initial=run.state_dict()"
+        )
 
 
 def placed(start: Start, lowered: Lowered) -> Start:
@@ -69,11 +101,12 @@ def _order(program: Program) -> tuple[list[Any], list[torch.Tensor]]:
     return found, [program.constants[ref.index] for ref in refs]
 
 
-def frozen_steps(task: Task, steps: int) -> dict[str, dict[str, list[list[int]]]]:
-    """The field of validation.json for the jobs that continue this one; empty without frozen steps."""
+def for_continuing(task: Task, steps: int) -> dict[str, Any]:
+    """The fields of validation.json for the jobs that continue this one; FROZEN only with frozen steps."""
     found = frozen_of(task, [n for n, p in task.model.named_parameters() if p.requires_grad])
     spans = {n: [[r.start, min(r.stop - 1, steps)] for r in ranges if r.start <= steps] for n, ranges in found.items()}
-    return {FROZEN: kept} if (kept := {n: s for n, s in spans.items() if s}) else {}
+    kept = {n: s for n, s in spans.items() if s}
+    return {OPTIMIZERS: optimizers_of(task)} | ({FROZEN: kept} if kept else {})
 
 
 def _asleep(bundle: Bundle) -> Asleep:
