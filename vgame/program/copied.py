@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -169,19 +170,21 @@ class _Zeros(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def clear_gradients(optimizer: Optimizer, with_zeros: bool = True) -> None:
+def clear_gradients(optimizer: Optimizer, with_zeros: bool = True, never: Iterable[nn.Parameter] = ()) -> None:
     """Call the class's own `zero_grad`, where it has one. ProgramError if a gradient is left; `with_zeros`: a gradient
-    of zeros is as good as none, since every parameter gets one in each step."""
+    of zeros is as good as none, since every parameter gets one in each step, but for those that `never` do."""
     own = type(optimizer).zero_grad
     if own.__module__.split(".")[0] == "torch":
         return
     with _Zeros() as zeros:
         own(optimizer)
     left = [p.grad for p in parameters(optimizer) if p.grad is not None]
-    if not all(with_zeros and grad.untyped_storage()._cdata in zeros.filled for grad in left):
+    zero = all(with_zeros and grad.untyped_storage()._cdata in zeros.filled for grad in left)
+    if not zero or any(p.grad is not None for p in never):
+        place = f"{Path(own.__code__.co_filename).name} line {own.__code__.co_firstlineno}"
         raise ProgramError(
-            f"{own.__qualname__} leaves gradients, which a program computes anew in each step; let it set each p.grad "
-            "to None, and keep what lasts in the optimizer's state"
+            f"{own.__qualname__} ({place}) leaves gradients, which a program computes anew in each step; let it set "
+            "each p.grad to None, and keep what lasts in the optimizer's state"
         )
 
 

@@ -117,7 +117,7 @@ class _Stage:
 
     def step(self, step: int, rates: Sequence[float] | None) -> None:
         recorder = Recorder(self.name)
-        clear_gradients(self.optimizer, not self.others and not any(self.asleep.values()))
+        clear_gradients(self.optimizer, not any(self.asleep.values()), self.others.values())
         for key, p in (self.parameters | self.others).items():
             awake = key in self.parameters and not any(step in steps for steps in self.asleep[key])
             p.grad = torch.empty_like(p, requires_grad=False) if awake else None
