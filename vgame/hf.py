@@ -8,12 +8,8 @@ samples is vgame's.
 from __future__ import annotations
 
 import math
-import os
 import re
-import sys
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from types import CodeType, FunctionType
 from typing import Any
@@ -25,14 +21,14 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Weigh
 from vgame.api_job import Job
 from vgame.errors import JobFileError, VgameError, missing_package
 from vgame.job.file import usual_interval
-from vgame.program.hidden_state import own_line
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Batch, Task
 
 try:
-    import accelerate  # transformers makes no Trainer without it
-    import transformers
-    from transformers import Trainer
+    import accelerate  # noqa: F401  (transformers makes no Trainer without it)
+    from transformers import Trainer, TrainerCallback, set_seed
+
+    from vgame.hf_within import Within, is_of_transformers, place
 except ModuleNotFoundError as error:
     raise missing_package(error) from None
 
@@ -74,8 +70,6 @@ METHODS = re.compile(
 #: Methods that train() calls between two steps; a `log` that names none of WORKINGS only adds to the log.
 BETWEEN = ("log", "_maybe_log_save_evaluate")
 WORKINGS = {"optimizer", "lr_scheduler", "model", "accelerator", "callback_handler", "control", "args", "param_groups"}
-#: Attributes of a trainer that change from step to step.
-CHANGING = ("state", "control", "optimizer", "lr_scheduler", "callback_handler")
 HARMLESS = ("DefaultFlowCallback", "ProgressCallback", "PrinterCallback", "NotebookProgressCallback")
 
 
@@ -85,6 +79,10 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
 
     Further options are those of a Job: mode, depth, terms. JobFileError lists every unsupported setting.
     """
+    if trainer.model_init is not None:  # train() makes the model anew
+        set_seed(trainer.args.seed)
+        trainer.model = trainer.model_wrapped = trainer.call_model_init()
+        trainer.optimizer = trainer.lr_scheduler = None
     data, problems = None, list(_problems(trainer))
     loader = trainer.get_train_dataloader()
     args, sampler = trainer.args, trainer._get_train_sampler()
@@ -95,134 +93,81 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
         problems.append(str(error))
     if problems or data is None:
         raise JobFileError("a job does not support these settings of the trainer: " + "; ".join(problems))
-    assert data.batches is not None, "a DataLoader has them"
-    steps = _steps(trainer, data.batches)
-    trainer.create_optimizer()
-    trainer.create_scheduler(steps, trainer.optimizer)
+    epochs, *_, steps = trainer.set_initial_training_values(args, loader)
+    _create_optimizer(trainer, steps)
     trainer.model.train()  # every module, as in train(), after the optimizer is made
-    task = _task(trainer, data)
+    task = _task(trainer, data, Within(trainer, steps, epochs))
     every = interval or min(_save_steps(args, steps), usual_interval(steps))
     seed = args.seed if args.data_seed is None else args.data_seed
     return Job(task, steps=steps, interval=every, seed=seed, **options)
 
 
-def _task(trainer: Trainer, data: Collated) -> Task:
-    """The task of a trainer. A loss that counts its items over the whole step is a sum over one large batch; other
+def _create_optimizer(trainer: Trainer, steps: int) -> None:
+    """Optimizer and scheduler, as train() makes them: a scheduler that the trainer made before is made anew."""
+    if trainer._created_lr_scheduler:
+        trainer.lr_scheduler, trainer._created_lr_scheduler = None, False
+    try:
+        trainer.create_optimizer()
+    except (ImportError, ValueError) as error:  # a package that is not installed
+        if not is_of_transformers(trainer.create_optimizer):
+            raise
+        name = getattr(trainer.args.optim, "value", trainer.args.optim)
+        raise JobFileError(f"optim = {name!r} cannot be made: {' '.join(str(error).split())}") from None
+    trainer.create_scheduler(steps, trainer.optimizer)
+
+
+def _task(trainer: Trainer, data: Collated, within: Within) -> Task:
+    """The task of a trainer. A loss that counts its items over the whole step is one loss of the step's rows; other
     losses are the mean over the step's batches."""
     args, pieces = trainer.args, trainer.args.gradient_accumulation_steps
     assert data.batch is not None, "a DataLoader has one"
-    summed = pieces > 1 and _is_summed(trainer, data.tensors)
-    part = data.batch if summed and not _is_of_one_batch(trainer, data) else data.batch * pieces
+    rows: int = data.batch
+    counts = within.items([data.tensors]) is not None
+    summed = _is_summed(trainer, counts)
+    together = pieces > 1 and (summed or counts)
+    whole = together and summed and _is_of_one_batch(trainer, data, rows, within)
 
     def loss(model: torch.nn.Module, inputs: Batch) -> torch.Tensor:
-        items = trainer._get_num_items_in_batch([inputs], torch.device("cpu"))
-        if part >= len(next(iter(inputs.values()))):
-            return _loss(trainer, model, dict(inputs), items)
-        split = zip(*(tensor.split(part) for tensor in inputs.values()), strict=True)
-        parts = [dict(zip(inputs, tensors, strict=True)) for tensors in split]
-        return sum(_loss(trainer, model, each, items) for each in parts)
+        found = within.loss(model, inputs, rows, whole)
+        return found if summed or not together else found / trainer.args.gradient_accumulation_steps
 
+    loss.place = f" ({place(trainer.compute_loss)[2:]})"  # type: ignore[attr-defined]
     return Task(
         trainer.model,
         loss,
         trainer.optimizer,
-        replace(data, batch=data.batch * pieces if summed else data.batch),
+        replace(data, batch=rows * pieces if together else rows),
         clip=args.max_grad_norm or None,
-        accumulate=1 if summed else pieces,
+        accumulate=1 if together else pieces,
         schedulers=[trainer.lr_scheduler],
     )
 
 
-class _Changing:
-    """An attribute of a trainer that changes from step to step: its own attributes cannot be read."""
-
-    is_local_process_zero = is_world_process_zero = True
-
-    def __init__(self, name: str, kind: type) -> None:
-        self._name, self._kind = name, kind
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # for isinstance
-        return self._kind
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        frames = traceback.extract_stack(sys._getframe(1))
-        folders = tuple(os.path.dirname(package.__file__) for package in (transformers, accelerate))
-        where = own_line(f for f in frames if not f.filename.startswith(folders))
-        raise JobFileError(
-            f"compute_loss reads {self._name}.{name}{where}, which changes from step to step, but the loss of a job is "
-            "the same in all steps; remove it from compute_loss"
-        )
-
-
-@contextmanager
-def _in_train(trainer: Trainer) -> Iterator[None]:
-    """Context in which the trainer's attributes are those within train(), which logs nothing; CHANGING ones are
-    refused."""
-    own_state = trainer.accelerator.gradient_state
-    changing: dict[str, Any] = {name: _Changing(name, type(getattr(trainer, name))) for name in CHANGING}
-    parts = {"current_gradient_accumulation_steps": trainer.args.gradient_accumulation_steps}
-    here = (
-        (vars(trainer), changing | parts | {"is_in_train": True, "log": lambda *_, **__: None}),
-        (vars(trainer.accelerator), {"gradient_state": _Changing("accelerator", type(own_state))}),
-    )
-    before = [(own, new, {name: own[name] for name in new if name in own}) for own, new in here]
-    for own, new in here:
-        own.update(new)
-    try:
-        yield
-    finally:
-        for own, new, old in before:
-            for name in new:
-                own.pop(name, None)
-            own.update(old)
-
-
-def _loss(trainer: Trainer, model: torch.nn.Module, inputs: dict[str, torch.Tensor], items: Any) -> torch.Tensor:
-    with _in_train(trainer):
-        return trainer.compute_loss(model, inputs, num_items_in_batch=items)
-
-
-def _is_summed(trainer: Trainer, batch: Batch) -> bool:
-    """Whether the trainer adds up the losses of an accumulation's batches, not their mean."""
+def _is_summed(trainer: Trainer, counts: bool) -> bool:
+    """Whether the trainer adds up the losses of an accumulation's batches, not their mean. `counts`: it counts their
+    items."""
     scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
-    has_items = trainer._get_num_items_in_batch([batch], torch.device("cpu")) is not None
-    takes_items = trainer.model_accepts_loss_kwargs and has_items
+    takes_items = trainer.model_accepts_loss_kwargs and counts
     return bool(scaled if scaled is not None else takes_items or trainer.compute_loss_func is not None)
 
 
-def _is_of_one_batch(trainer: Trainer, data: Collated) -> bool:
+def _is_of_one_batch(trainer: Trainer, data: Collated, each: int, within: Within) -> bool:
     """Whether the losses of a step's batches, each with the number of items of all, add up to the loss of one large
-    batch. Computed with the present model; False if it ignores the number of items, or has batch norm layers."""
+    batch. Computed with the present model; False for a loss of the user's, which may have a further term."""
     model, pieces = trainer.model, trainer.args.gradient_accumulation_steps
-    if any(isinstance(m, _BatchNorm) for m in model.modules()):
+    own = not is_of_transformers(trainer.compute_loss) or not is_of_transformers(type(model).forward)
+    if own or trainer.compute_loss_func is not None or any(isinstance(m, _BatchNorm) for m in model.modules()):
         return False
-    rows = torch.arange(data.batch * pieces) % len(next(iter(data.tensors.values())))
-    items = trainer._get_num_items_in_batch([{n: t[rows] for n, t in data.tensors.items()}], torch.device("cpu"))
-
-    def of(some: torch.Tensor) -> float:
-        batch = {name: tensor[some] for name, tensor in data.tensors.items()}
-        return float(_loss(trainer, model, batch, items))
-
+    rows = torch.arange(each * pieces) % len(next(iter(data.tensors.values())))
+    batch = {name: tensor[rows] for name, tensor in data.tensors.items()}
     training = model.training
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             model.eval()
-            one, parts = of(rows), sum(of(part) for part in rows.split(data.batch))
+            one, parts = (float(within.loss(model, batch, each, whole)) for whole in (True, False))
     finally:
         model.train(training)
-    return math.isclose(one, parts, rel_tol=1e-4)
-
-
-def _steps(trainer: Trainer, batches: int) -> int:
-    args = trainer.args
-    if args.max_steps > 0:
-        return int(args.max_steps)
-    a_pass = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
-    steps: int = math.ceil(args.num_train_epochs * a_pass)
-    return steps
+    return math.isclose(one, parts, rel_tol=1e-5)
 
 
 def _save_steps(args: Any, steps: int) -> int:
@@ -249,29 +194,43 @@ def _problems(trainer: Trainer) -> Iterator[str]:
             yield f"{field.name} = {value!r} ({INSTEAD.get(field.name, 'remove it')})"
     if args.world_size > 1:
         yield f"{args.world_size} processes (train in one)"
+    if args.n_gpu > 1:
+        yield f"{args.n_gpu} GPUs, among which the trainer splits each batch (show it one: CUDA_VISIBLE_DEVICES=0)"
     for name, method in vars(Trainer).items():
         own = getattr(trainer, name, None) if isinstance(method, FunctionType) else None
-        other = own is not None and getattr(own, "__func__", own) is not method and not METHODS.fullmatch(name)
+        theirs = is_of_transformers(own) and getattr(own, "__func__", own) is method
+        other = own is not None and not theirs and not METHODS.fullmatch(name)
         if other and not (name == "log" and _only_logs(own)):
             instead = (
                 "a job does not call it: remove it, or let log only change its logs"
                 if name in BETWEEN
                 else "write it into compute_loss"
             )
-            yield f"a {name} of {type(trainer).__name__} ({instead})"
+            yield f"a {name} of {type(trainer).__name__}{place(own)} ({instead})"
     sampler = trainer._get_train_sampler()
     if not isinstance(sampler, RandomSampler | SequentialSampler | WeightedRandomSampler):
         yield f"samples by {type(sampler).__name__} (train_sampling_strategy = 'random')"
-    for callback in trainer.callback_handler.callbacks:
-        kind = type(callback)
-        logs = kind.__module__ == "transformers.integrations.integration_utils"
-        if not logs and not (kind.__name__ in HARMLESS and kind.__module__.startswith("transformers.")):
-            yield (f"the callback {kind.__name__} (vgame.train(..., callbacks=[...]) calls functions at checkpoints)")
+    yield from _callbacks(trainer.callback_handler)
     if trainer.optimizer is not None and trainer.optimizer.state:
         yield "an optimizer that has been used (create a new trainer)"
     odd = {str(p.dtype) for p in trainer.model.parameters() if p.dtype != torch.float32}
     if odd:
         yield f"parameters of {', '.join(sorted(odd))} (model.float())"
+
+
+def _callbacks(handler: Any) -> Iterator[str]:
+    """The callbacks that could change a training: all but those of transformers that print or log."""
+    for callback in (handler, *handler.callbacks):
+        kind = type(callback)
+        own = [n for n in dir(TrainerCallback) if n.startswith("on_") and not is_of_transformers(getattr(callback, n))]
+        known = kind.__name__ in (*HARMLESS, "CallbackHandler") and kind.__module__.startswith("transformers.")
+        known |= kind.__module__ == "transformers.integrations.integration_utils"
+        if own or not known:
+            where = f", its {own[0]}{place(getattr(callback, own[0]))}" if own else ""
+            yield (
+                f"the callback {kind.__name__}{where} (a job does not call it: write its changes into the model or "
+                "compute_loss; vgame.train(..., callbacks=[...]) calls functions at checkpoints)"
+            )
 
 
 __all__ = ["job_from"]

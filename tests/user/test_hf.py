@@ -2,75 +2,13 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
-from torch.utils.data import SequentialSampler
+from hf_trainers import InOrder, causal, compare, gpt, job_from, model, padded, trainer, transformers
 
 import vgame
-
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
-from vgame.hf import job_from  # noqa: E402
-
-
-def model(dropout: float = 0.0):
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, num_labels=2, max_position_embeddings=16,
-    )  # fmt: skip
-    return transformers.BertForSequenceClassification(config)
-
-
-def gpt():
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 12, "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 2}
-    none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 2}
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **none))
-
-
-def samples(count: int = 16) -> list[dict]:
-    """Of different lengths."""
-    return [{"input_ids": list(range(1, 3 + i % 5)), "labels": i % 2} for i in range(count)]
-
-
-def padded(rows: list[dict]) -> dict[str, torch.Tensor]:
-    """As DataCollatorWithPadding, without a tokenizer's files."""
-    longest = max(len(r["input_ids"]) for r in rows)
-    ids = [r["input_ids"] + [0] * (longest - len(r["input_ids"])) for r in rows]
-    mask = [[1] * len(r["input_ids"]) + [0] * (longest - len(r["input_ids"])) for r in rows]
-    labels = torch.tensor([r["labels"] for r in rows])
-    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), "labels": labels}
-
-
-def causal(rows: list[dict]) -> dict[str, torch.Tensor]:
-    batch = padded(rows)
-    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-    return batch | {"labels": labels}
-
-
-class InOrder(transformers.Trainer):
-    def _get_train_sampler(self, dataset=None):
-        return SequentialSampler(self.train_dataset)
-
-
-def trainer(folder, made=None, collator=padded, kind=InOrder, callbacks=None, **options):
-    defaults = {
-        "per_device_train_batch_size": 4,
-        "max_steps": 8,
-        "learning_rate": 0.01,
-        "lr_scheduler_type": "linear",
-        "warmup_steps": 3,
-        "weight_decay": 0.1,
-        "logging_steps": 1,
-        "report_to": "none",
-        "use_cpu": True,
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "max_grad_norm": 0.5,
-    }
-    args = transformers.TrainingArguments(str(folder), **(defaults | options))
-    return kind(made or model(), args, train_dataset=samples(), data_collator=collator, callbacks=callbacks)
 
 
 @pytest.mark.parametrize(
@@ -82,16 +20,7 @@ def trainer(folder, made=None, collator=padded, kind=InOrder, callbacks=None, **
     ],
 )
 def test_losses_and_rates_are_the_trainers(made, collator, options, tmp_path) -> None:
-    theirs = trainer(tmp_path / "hf", made(), collator, **options)
-    theirs.train()
-    log = [entry for entry in theirs.state.log_history if "grad_norm" in entry]
-    job = job_from(trainer(tmp_path / "hf", made(), collator, **options), interval=4)
-    assert job.steps == 8 and job.task.order == "sequential"
-    run = vgame.train(vgame.prepare(job), tmp_path / "run")
-    assert run.losses == pytest.approx([entry["loss"] for entry in log], rel=2e-4, abs=1e-6)
-    mine = run.state_dict()
-    for name, tensor in theirs.model.state_dict().items():
-        assert torch.allclose(mine[name].float(), tensor.float(), rtol=1e-3, atol=2e-5), name
+    compare(lambda: trainer(tmp_path / "hf", made(), collator, **options), tmp_path / "run")
 
 
 def test_epochs_and_the_interval_come_from_the_arguments(tmp_path) -> None:
@@ -135,7 +64,7 @@ def test_all_unsupported_settings_are_listed_at_once(tmp_path) -> None:
     for part in (
         "neftune_noise_alpha = 5",
         "gradient_checkpointing = True",
-        "a training_step of OwnStep",
+        "a training_step of OwnStep, test_hf.py line",
         "the callback Watching",
     ):
         assert part in text
@@ -181,7 +110,7 @@ class OwnClip(InOrder):
         ),
         ({"kind": OwnLoader}, "a get_train_dataloader of OwnLoader"),
         ({"kind": OwnBoth}, "a create_optimizer_and_scheduler of OwnBoth"),
-        ({"kind": OwnLog}, r"a log of OwnLog \(a job does not call it: remove it"),
+        ({"kind": OwnLog}, r"a log of OwnLog, test_hf.py line \d+ \(a job does not call it: remove it"),
         ({"kind": OwnClip}, "a _clip_grad_norm of OwnClip"),
         ({"callbacks": [transformers.EarlyStoppingCallback()]}, "the callback EarlyStoppingCallback"),
         ({"dataloader_drop_last": True, "kind": transformers.Trainer, "per_device_train_batch_size": 3}, "drop_last"),
@@ -219,51 +148,8 @@ class Ignoring(torch.nn.Module):
 
 @pytest.mark.parametrize("made", [Ignoring(), Ignoring(0.5, True), Ignoring(0.0, True)])
 def test_accumulated_losses_are_the_trainers_whatever_the_model_counts(made, tmp_path) -> None:
-    start = {name: t.clone() for name, t in made.state_dict().items()}
-    theirs = trainer(tmp_path, made, gradient_accumulation_steps=2, max_grad_norm=0.0, optim="sgd")
-    theirs.train()
-    after = {name: t.clone() for name, t in made.state_dict().items()}
-    made.load_state_dict(start)
-    mine = job_from(trainer(tmp_path, made, gradient_accumulation_steps=2, max_grad_norm=0.0, optim="sgd"))
-    run = vgame.train(vgame.prepare(mine), tmp_path / "run")
-    log = [entry["loss"] for entry in theirs.state.log_history if "grad_norm" in entry]
-    assert run.losses == pytest.approx(log, rel=2e-4, abs=1e-6)
-    assert all(torch.allclose(run.state_dict()[n], t, rtol=1e-3, atol=2e-5) for n, t in after.items())
-
-
-READS = {
-    "state.global_step": lambda own: own.state.global_step,
-    "state.epoch": lambda own: own.state.epoch or 0,
-    "lr_scheduler.get_last_lr": lambda own: own._get_learning_rate(),
-    "optimizer.param_groups": lambda own: own.optimizer.param_groups[0]["lr"] if own.optimizer else 0.0,
-    "accelerator.sync_gradients": lambda own: float(own.accelerator.sync_gradients),
-    "control.should_log": lambda own: float(own.control.should_log),
-}
-
-
-class Reading(InOrder):
-    read = staticmethod(lambda own: 1.0)
-
-    def compute_loss(self, *args, **kwargs):
-        if self.state.is_world_process_zero and self.is_in_train:
-            self.log({"aux": 1.0})
-        return super().compute_loss(*args, **kwargs) * self.read(self)
-
-
-@pytest.mark.parametrize("name", READS)
-def test_a_loss_that_reads_what_changes_between_steps_is_refused(name: str, tmp_path) -> None:
-    made = trainer(tmp_path, kind=Reading)
-    made.read = READS[name]
-    with pytest.raises(vgame.JobFileError, match=rf"compute_loss reads {name}, test_hf.py line \d+, which changes"):
-        vgame.prepare(job_from(made), validate=0)
-
-
-def test_a_loss_runs_as_within_train(tmp_path) -> None:
-    made = trainer(tmp_path, kind=Reading)
-    state, optimizer = made.state, made.optimizer
-    vgame.prepare(job_from(made), validate=0)
-    assert made.state is state and not made.is_in_train and "log" not in vars(made) and optimizer is None
-    assert made.optimizer.param_groups and made.state.log_history == []
+    options = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.0, "optim": "sgd"}
+    compare(lambda: trainer(tmp_path / "hf", deepcopy(made), **options), tmp_path / "run")
 
 
 class Setting(InOrder):

@@ -188,9 +188,11 @@ def _collated(whole: Any, count: int) -> Collated:
     names = [_name(path) for path, _ in leaves]
     for name, (_, leaf) in zip(names, leaves, strict=True):
         if not isinstance(leaf, torch.Tensor):
+            number = isinstance(leaf, int | float)
+            instead = "repeat it, or write it into the loss" if number else "tokenise text, remove other values"
             raise DataError(
-                f"{name or 'it'} is of type {type(leaf).__name__}; tensors and numbers are expected: tokenise text, "
-                "remove other values"
+                f"{name or 'a batch'} is of type {type(leaf).__name__}; a tensor with the samples in its first "
+                f"dimension is expected from collate_fn: {instead}"
             )
         if not leaf.dim() or len(leaf) != count:
             raise DataError(

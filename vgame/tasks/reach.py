@@ -146,9 +146,10 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
         read[name] = value
         if isinstance(value, ModuleType) and not _of_library(getattr(value, "__file__", None) or ""):
             read |= {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)}
-    file = Path(code.co_filename).name
+    file, own_place = Path(code.co_filename).name, getattr(function, "place", None)  # of an adapter's function
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    places = [(n, f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})", v) for n, v in read.items()]
+    lines = {n: f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})" for n in read}
+    places = [(n, own_place or lines[n], v) for n, v in read.items()]
     first = f" ({file} line {code.co_firstlineno})"
     return places + [(f"a default of {function.__name__}", first, v) for v in defaults]
 

@@ -1,0 +1,175 @@
+"""What a compute_loss reads of its trainer, and callbacks: constants can be read, all else is refused by name and
+line."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hf_trainers import InOrder, compare, job_from, trainer, transformers
+
+import vgame
+
+REFUSED = {
+    "state.global_step": lambda own: own.state.global_step,
+    "state.epoch": lambda own: own.state.epoch or 0,
+    "state.log_history": lambda own: len(own.state.log_history),
+    "state": lambda own: len(vars(own.state)),
+    "state ": lambda own: len(str(own.state)),
+    "state  ": lambda own: len(f"{own.state}"),
+    "state   ": lambda own: copy.copy(own.state).global_step,
+    "_get_learning_rate (lr_scheduler.get_last_lr)": lambda own: own._get_learning_rate(),
+    "lr_scheduler.get_last_lr": lambda own: own.lr_scheduler.get_last_lr()[0],
+    "optimizer.param_groups": lambda own: own.optimizer.param_groups[0]["lr"] if own.optimizer else 0.0,
+    "accelerator.sync_gradients": lambda own: float(own.accelerator.sync_gradients),
+    "accelerator._optimizers": lambda own: len(own.accelerator._optimizers),
+    "get_train_dataloader (accelerator.prepare)": lambda own: len(own.get_train_dataloader()),
+    "control.should_log": lambda own: float(own.control.should_log),
+    "callback_handler.optimizer": lambda own: own.callback_handler.optimizer.param_groups[0]["lr"],
+    "_total_loss_scalar": lambda own: 1 + own._total_loss_scalar,
+    "_tr_loss": lambda own: vars(own).get("_tr_loss") * 2,
+    "current_flos": lambda own: 1.0 if own.current_flos > 100 else 2.0,
+    "_globalstep_last_logged": lambda own: float(getattr(own, "_globalstep_last_logged", 0)),
+    "state.global_step ": lambda own: own.kept.global_step,
+}
+
+
+class Reading(InOrder):
+    read = staticmethod(lambda own: 1.0)
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.kept = self.state
+
+    def compute_loss(self, *args, **kwargs):
+        if self.state.is_world_process_zero and self.is_in_train and self.optimizer:
+            self.log({"aux": 1.0})
+        return super().compute_loss(*args, **kwargs) * self.read(self)
+
+
+def reading(folder, read, kind=Reading, **options):
+    made = trainer(folder, kind=kind, **options)
+    made.read = read
+    return made
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_loss_that_reads_what_changes_between_steps_is_refused(name: str, tmp_path) -> None:
+    made = reading(tmp_path, REFUSED[name])
+    with pytest.raises(vgame.JobFileError) as error:
+        vgame.prepare(job_from(made), validate=0)
+    text = str(error.value)
+    assert text.startswith(f"compute_loss uses {name.strip()}, test_hf_within.py line "), text
+    assert "can change from step to step" in text
+
+
+@pytest.mark.parametrize("options", [{}, {"max_steps": -1, "num_train_epochs": 1.5}])
+def test_a_loss_reads_constants_as_within_train(options, tmp_path) -> None:
+    def constants(own):
+        state, args, accelerator = own.state, own.args, own.accelerator
+        numbers = [state.max_steps, state.num_train_epochs, state.train_batch_size, state.logging_steps]
+        numbers += [args.warmup_steps, accelerator.num_processes, own.current_gradient_accumulation_steps]
+        assert accelerator.is_main_process and own.is_world_process_zero() and own.model is own.model_wrapped
+        assert isinstance(state, transformers.TrainerState) and isinstance(own.optimizer, torch.optim.Optimizer)
+        return sum(n / (i + 1) for i, n in enumerate(numbers)) / 10
+
+    compare(lambda: reading(tmp_path / "hf", constants, **options), tmp_path / "run")
+
+
+def test_a_loss_leaves_the_trainer_as_it_was(tmp_path) -> None:
+    made = trainer(tmp_path, kind=Reading)
+    state, optimizer, names = made.state, made.optimizer, {*vars(made)}
+    vgame.prepare(job_from(made), validate=0)
+    assert made.state is state and not made.is_in_train and {*vars(made)} == names and optimizer is None
+    assert made.optimizer.param_groups and made.state.log_history == []
+
+
+class Annealing(Reading):
+    """Changes in log what the loss reads."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.weight, self.table = 1.0, {"a": 1.0}
+
+    def log(self, logs, start_time=None):
+        self.weight *= 0.9
+        self.table["a"] *= 0.9
+        super().log(logs, start_time)
+
+
+class Counting(Reading):
+    def floating_point_ops(self, inputs):
+        self.seen = getattr(self, "seen", 0) + 1
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "read"),
+    [
+        (Annealing, "weight", lambda own: 1.0 + own.weight),
+        (Annealing, "table", lambda own: own.table["a"]),
+        (Counting, "seen", lambda own: 1.0 + own.seen),
+    ],
+)
+def test_a_loss_that_reads_what_the_trainers_other_methods_change_is_refused(kind, name, read, tmp_path) -> None:
+    with pytest.raises(vgame.JobFileError, match=rf"compute_loss uses {name}, test_hf_within.py line \d+"):
+        vgame.prepare(job_from(reading(tmp_path, read, kind)), validate=0)
+
+
+class Calls(Reading):
+    calls = 0
+
+    def compute_loss(self, *args, **kwargs):
+        self.calls += 1
+        return super().compute_loss(*args, **kwargs) * self.calls
+
+
+def test_a_loss_that_counts_its_calls_is_refused_with_the_users_line(tmp_path) -> None:
+    with pytest.raises(vgame.VgameError, match=r"trainer\.calls \(test_hf_within.py line \d+\)"):
+        vgame.prepare(job_from(trainer(tmp_path, kind=Calls)), validate=0)
+
+
+class Freezing(transformers.TrainerCallback):
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        model.bert.requires_grad_(False)
+
+
+class Halving(transformers.PrinterCallback):
+    def on_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        optimizer.param_groups[0]["lr"] /= 2
+
+
+def patched_callback():
+    made = transformers.ProgressCallback()
+    made.on_epoch_end = Freezing().on_step_begin
+    return made
+
+
+def patched_handler(made):
+    made.callback_handler.on_step_end = Freezing().on_step_begin
+
+
+@pytest.mark.parametrize(
+    ("callback", "change", "problem"),
+    [
+        (Freezing, None, "the callback Freezing, its on_step_begin, test_hf_within.py line"),
+        (Halving, None, "the callback Halving, its on_optimizer_step, test_hf_within.py line"),
+        (patched_callback, None, "the callback ProgressCallback, its on_epoch_end, test_hf_within.py line"),
+        (transformers.EarlyStoppingCallback, None, "the callback EarlyStoppingCallback"),
+        (None, patched_handler, "the callback CallbackHandler, its on_step_end, test_hf_within.py line"),
+        (None, lambda made: made.add_callback(Freezing), "the callback Freezing"),
+    ],
+)
+def test_a_callback_that_a_job_does_not_call_is_refused(callback, change, problem: str, tmp_path) -> None:
+    made = trainer(tmp_path, callbacks=[callback()] if callback else None)
+    if change:
+        change(made)
+    with pytest.raises(vgame.JobFileError, match=problem):
+        job_from(made)
+
+
+def test_a_method_that_was_replaced_in_transformers_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(transformers.Trainer, "training_step", lambda self, *args: None)
+    with pytest.raises(vgame.JobFileError, match=r"a training_step of InOrder, test_hf_within.py line \d+"):
+        job_from(trainer(tmp_path))

@@ -1,0 +1,194 @@
+"""A transformers.Trainer as its compute_loss may see it: what stays the same in all steps can be read, all else is
+refused.
+
+In: a trainer that has not trained. Out: its loss, computed as within train().
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import torch
+import transformers
+from transformers import Trainer, TrainerState
+
+from vgame.errors import JobFileError
+from vgame.job.modules import LIBRARIES
+from vgame.program.hidden_state import own_line
+from vgame.tasks.task import Batch
+
+FOLDERS = tuple(os.path.dirname(package.__file__) for package in (transformers, accelerate))
+#: Attributes that transformers gives a trainer and that are the same in all steps. Its others are refused.
+CONSTANT = re.compile(
+    "args|model(_wrapped|_init|_accepts_loss_kwargs)?|is_.*|label_(names|smoother)|can_return_loss|_loss_shifts_labels"
+    "|data_collator|(train|eval)_dataset|processing_class|compute_(loss_func|metrics|objective)|place_model_on_device"
+    "|preprocess_logits_for_metrics|optimizer_cls_and_kwargs|neftune_noise_alpha|hub_model_id|hp_.*|_trial|deepspeed"
+    "|_train_batch_size|_signature_columns|current_gradient_accumulation_steps"
+)
+NONE = re.compile("(?!)")
+#: Objects of a trainer that change from step to step, and their attributes that do not.
+PARTS = {
+    "accelerator": re.compile(
+        "unwrap_model|device|num_processes|(local_)?process_index|is_(local_)?main_process|is_last_process|state|print"
+        "|distributed_type|parallelism_config|mixed_precision|autocast|wait_for_everyone|use_distributed|log"
+        "|gather|reduce|pad_across_processes"
+    ),
+    "callback_handler": NONE,
+    "control": NONE,
+    "lr_scheduler": NONE,
+    "optimizer": NONE,
+    "state": re.compile("max_steps|num_train_epochs|train_batch_size|(logging|eval|save)_steps|is_.*|trial_.*"),
+}
+#: Methods that train() calls between two steps, and that a job does not call.
+BETWEEN = re.compile("log|_?save.*|store_flos|floating_point_ops|_determine_best_metric|_?track_num_input_tokens")
+SPECIAL = {n for n in (*dir(int), *dir(dict), "__call__", "__enter__", "__next__") if n.startswith("__")} - {
+    "__bool__", "__class__", "__class_getitem__", "__doc__", "__getattribute__", "__init__", "__init_subclass__",
+    "__new__", "__subclasshook__",
+}  # fmt: skip
+
+
+def is_of_transformers(function: Any) -> bool:
+    """Whether a function or method is defined in transformers (or wrapped there by Python's contextlib)."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code is not None and code.co_filename.startswith((FOLDERS[0], os.path.dirname(os.__file__) + "/contextlib"))
+
+
+class StandIn:
+    """In place of an attribute of a trainer that can change from step to step. INVARIANT: all that is done with it is
+    refused, except reading its `constant` attributes, isinstance, and its truth where it is an object."""
+
+    def __init__(self, name: str, real: Any, constant: re.Pattern[str] = NONE) -> None:
+        object.__setattr__(self, "_of", (name, real, constant))
+
+    def __getattribute__(self, key: str) -> Any:
+        name, real, constant = object.__getattribute__(self, "_of")
+        if key == "__class__":
+            return type(real)
+        if constant.fullmatch(key):
+            return getattr(real, key)
+        raise _refusal(name if key.startswith("__") else f"{name}.{key}")
+
+    def __bool__(self) -> bool:
+        name = object.__getattribute__(self, "_of")[0]
+        if name in PARTS:
+            return True
+        raise _refusal(name)
+
+
+def _refuse(self: StandIn, *_: Any, **__: Any) -> Any:
+    raise _refusal(object.__getattribute__(self, "_of")[0])
+
+
+for _name in SPECIAL:
+    setattr(StandIn, _name, _refuse)
+
+
+def _refusal(name: str) -> JobFileError:
+    """The error for a read, with the user's own line, and the trainer's method that this line calls."""
+    frames = traceback.extract_stack(sys._getframe(1))
+    own = [i for i, f in enumerate(frames) if not f.filename.startswith((*LIBRARIES, *FOLDERS, "<"))]
+    called = [f.name for f in frames[own[-1] + 1 :] if f.filename.startswith(FOLDERS)] if own else []
+    used = f"{called[0]} ({name})" if called else name
+    return JobFileError(
+        f"compute_loss uses {used}{own_line(frames[i] for i in own)}, which can change from step to step, but the loss "
+        "of a job is the same in all steps; remove it from compute_loss, or read a constant in __init__"
+    )
+
+
+@cache
+def _assigned(function: Any) -> frozenset[str]:
+    """The attributes of `self` that the source of a class or function assigns, wholly or in part."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return frozenset()
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            inner: Any = node
+            while isinstance(inner, ast.Attribute | ast.Subscript):
+                name, inner = getattr(inner, "attr", ""), inner.value
+            found |= {name} if isinstance(inner, ast.Name) and inner.id == "self" else set()
+    return frozenset(found)
+
+
+def _changing(kind: type) -> set[str]:
+    """The attributes of a trainer that transformers assigns, or that the user's methods between two steps assign."""
+    theirs = [each for each in kind.__mro__ if each.__module__.startswith("transformers.")]
+    found = {name for each in theirs for name in _assigned(each) if not CONSTANT.fullmatch(name)}
+    for name in dir(kind):
+        method = getattr(kind, name)
+        if BETWEEN.fullmatch(name) and hasattr(method, "__code__") and not is_of_transformers(method):
+            found |= _assigned(method)
+    return found
+
+
+class Within:
+    """A trainer as within its train() of that many steps and epochs."""
+
+    def __init__(self, trainer: Trainer, steps: int, epochs: int) -> None:
+        self.trainer = trainer
+        state = TrainerState(max_steps=steps, num_train_epochs=epochs, train_batch_size=trainer.args.train_batch_size)
+        state.is_local_process_zero = trainer.is_local_process_zero()
+        state.is_world_process_zero = trainer.is_world_process_zero()
+        state.compute_steps(trainer.args, steps)
+        own = vars(trainer)
+        parts = {name: StandIn(name, own.get(name), constant) for name, constant in PARTS.items()}
+        parts["state"] = StandIn("state", state, PARTS["state"])
+        other = {n: parts[k] for n, v in own.items() for k in PARTS if v is not None and v is own.get(k)}
+        self.attributes = {name: StandIn(name, own.get(name)) for name in _changing(type(trainer))} | parts | other
+        self.attributes |= {"is_in_train": True, "log": _log_nothing}
+        self.attributes["current_gradient_accumulation_steps"] = trainer.args.gradient_accumulation_steps
+        self.accelerator = trainer.accelerator
+        self.gradient_state = {"gradient_state": StandIn("accelerator", self.accelerator.gradient_state)}
+
+    @contextmanager
+    def attributes_replaced(self) -> Iterator[None]:
+        """Context in which the trainer's attributes are those within train(), which logs nothing."""
+        here = ((vars(self.trainer), self.attributes), (vars(self.accelerator), self.gradient_state))
+        before = [(own, new, {name: own[name] for name in new if name in own}) for own, new in here]
+        for own, new in here:
+            own.update(new)
+        try:
+            yield
+        finally:
+            for own, new, old in before:
+                for name in new:
+                    own.pop(name, None)
+                own.update(old)
+
+    def loss(self, model: torch.nn.Module, inputs: Batch, rows: int, whole: bool) -> torch.Tensor:
+        """The sum of the losses of a step's batches, of `rows` samples each; `whole`: the loss of all as one batch."""
+        split = zip(*(tensor.split(rows) for tensor in inputs.values()), strict=True)
+        batches = [dict(zip(inputs, tensors, strict=True)) for tensors in split]
+        with self.attributes_replaced():
+            items = self.items(batches)
+            given = [dict(inputs)] if whole or len(batches) == 1 else batches
+            found = [self.trainer.compute_loss(model, each, num_items_in_batch=items) for each in given]
+        return found[0] if len(found) == 1 else torch.stack(found).sum()
+
+    def items(self, batches: list[dict[str, torch.Tensor]]) -> Any:
+        """The number of labels in a step's batches, as the trainer counts it."""
+        return self.trainer._get_num_items_in_batch(batches, torch.device("cpu"))
+
+
+def _log_nothing(*_: Any, **__: Any) -> None:
+    """In place of a trainer's `log`."""
+
+
+def place(function: Any) -> str:
+    """`, FILE line N` of a function of the user's."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return f", {Path(code.co_filename).name} line {code.co_firstlineno}" if code else ""
