@@ -26,9 +26,11 @@ from vgame.tasks.task import Batch, Task
 
 try:
     import accelerate  # noqa: F401  (transformers makes no Trainer without it)
+    import transformers
     from transformers import Trainer, TrainerCallback, set_seed
+    from transformers.trainer import align_special_tokens
 
-    from vgame.hf_within import Within, is_of_transformers, place
+    from vgame.hf_within import BETWEEN, OUTSIDE, Within, changed_by, is_of_transformers, place
 except ModuleNotFoundError as error:
     raise missing_package(error) from None
 
@@ -67,8 +69,7 @@ METHODS = re.compile(
     "|(add|pop|remove)_callback|track_num_input_tokens|num_(examples|tokens)|end|issue_.*|validate_args|__init__"
     "|get_total_train_batch_size)"
 )
-#: Methods that train() calls between two steps; a `log` that names none of WORKINGS only adds to the log.
-BETWEEN = ("log", "_maybe_log_save_evaluate")
+#: A `log` that names none of these only adds to the log.
 WORKINGS = {"optimizer", "lr_scheduler", "model", "accelerator", "callback_handler", "control", "args", "param_groups"}
 HARMLESS = ("DefaultFlowCallback", "ProgressCallback", "PrinterCallback", "NotebookProgressCallback")
 
@@ -83,6 +84,9 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
         set_seed(trainer.args.seed)
         trainer.model = trainer.model_wrapped = trainer.call_model_init()
         trainer.optimizer = trainer.lr_scheduler = None
+    tokenizer = isinstance(trainer.processing_class, transformers.PreTrainedTokenizerBase | transformers.ProcessorMixin)
+    if tokenizer and hasattr(trainer.model, "config"):
+        align_special_tokens(trainer.model, trainer.processing_class)
     data, problems = None, list(_problems(trainer))
     loader = trainer.get_train_dataloader()
     args, sampler = trainer.args, trainer._get_train_sampler()
@@ -91,6 +95,12 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
         data = collate(DataLoader(loader.dataset, args.train_batch_size, sampler=sampler, **plain))
     except VgameError as error:
         problems.append(str(error))
+    pieces, batches = args.gradient_accumulation_steps, len(loader)
+    if pieces > batches:
+        problems.append(
+            f"gradient_accumulation_steps = {pieces} for {batches} batches a pass, so that a step of train() has only "
+            f"{batches} (gradient_accumulation_steps = {batches})"
+        )
     if problems or data is None:
         raise JobFileError("a job does not support these settings of the trainer: " + "; ".join(problems))
     epochs, *_, steps = trainer.set_initial_training_values(args, loader)
@@ -200,10 +210,12 @@ def _problems(trainer: Trainer) -> Iterator[str]:
         own = getattr(trainer, name, None) if isinstance(method, FunctionType) else None
         theirs = is_of_transformers(own) and getattr(own, "__func__", own) is method
         other = own is not None and not theirs and not METHODS.fullmatch(name)
-        if other and not (name == "log" and _only_logs(own)):
+        only_logs = name == "log" and _only_logs(own)
+        between = BETWEEN.fullmatch(name) is not None
+        if (other and not only_logs) or (between and OUTSIDE in changed_by(type(trainer), name)):
             instead = (
                 "a job does not call it: remove it, or let log only change its logs"
-                if name in BETWEEN
+                if between
                 else "write it into compute_loss"
             )
             yield f"a {name} of {type(trainer).__name__}{place(own)} ({instead})"
@@ -211,6 +223,9 @@ def _problems(trainer: Trainer) -> Iterator[str]:
     if not isinstance(sampler, RandomSampler | SequentialSampler | WeightedRandomSampler):
         yield f"samples by {type(sampler).__name__} (train_sampling_strategy = 'random')"
     yield from _callbacks(trainer.callback_handler)
+    zero = type(trainer.model).zero_grad
+    if zero is not torch.nn.Module.zero_grad:
+        yield f"a zero_grad of {type(trainer.model).__name__}{place(zero)} (a job does not call it: remove it)"
     if trainer.optimizer is not None and trainer.optimizer.state:
         yield "an optimizer that has been used (create a new trainer)"
     odd = {str(p.dtype) for p in trainer.model.parameters() if p.dtype != torch.float32}

@@ -52,7 +52,13 @@ PARTS = {
     "state": re.compile("max_steps|num_train_epochs|train_batch_size|(logging|eval|save)_steps|is_.*|trial_.*"),
 }
 #: Methods that train() calls between two steps, and that a job does not call.
-BETWEEN = re.compile("log|_?save.*|store_flos|floating_point_ops|_determine_best_metric|_?track_num_input_tokens")
+BETWEEN = re.compile(
+    "log|_maybe_log_save_evaluate|_?save.*|store_flos|floating_point_ops|_determine_best_metric|_?track_num_input_tokens"
+)
+OUTSIDE = "*"
+BY_NAME = {"setattr", "delattr", "vars", "globals", "exec", "eval"}
+#: Methods of tensors and containers that change nothing.
+READS = {"items", "keys", "values", "get", "copy", "count", "index", "item", "tolist", "detach", "cpu", "mean", "sum"}
 SPECIAL = {n for n in (*dir(int), *dir(dict), "__call__", "__enter__", "__next__") if n.startswith("__")} - {
     "__bool__", "__class__", "__class_getitem__", "__doc__", "__getattribute__", "__init__", "__init_subclass__",
     "__new__", "__subclasshook__",
@@ -107,32 +113,60 @@ def _refusal(name: str) -> JobFileError:
     )
 
 
+def _root(node: ast.AST) -> tuple[str, str]:
+    """(name of the variable, of its first attribute) of `variable.attribute[...]...`; empty if it is another form."""
+    first = ""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        first, node = getattr(node, "attr", ""), node.value
+    return (node.id if isinstance(node, ast.Name) else ""), first
+
+
 @cache
-def _assigned(function: Any) -> frozenset[str]:
-    """The attributes of `self` that the source of a class or function assigns, wholly or in part."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return frozenset()
-    found = set()
+def _changes(function: Any) -> tuple[frozenset[str], frozenset[str]]:
+    """(attributes of `self` that the source of a class or function may change, with OUTSIDE for values of other
+    objects; its methods that it calls)."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    inside = {*getattr(getattr(function, "__code__", None), "co_varnames", ())}
+    found, called = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            inner: Any = node
-            while isinstance(inner, ast.Attribute | ast.Subscript):
-                name, inner = getattr(inner, "attr", ""), inner.value
-            found |= {name} if isinstance(inner, ast.Name) and inner.id == "self" else set()
-    return frozenset(found)
+            name, first = _root(node)
+            found.add(first if name == "self" else "" if name in inside else OUTSIDE)
+        elif isinstance(node, ast.Global | ast.Nonlocal) or (isinstance(node, ast.Name) and node.id in BY_NAME):
+            found.add(OUTSIDE)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name, first = _root(node.func.value)
+            if name == "self" and not first:
+                called.add(node.func.attr)
+            elif name == "self" and node.func.attr not in READS:
+                found.add(first)
+    return frozenset(found), frozenset(called)
+
+
+def changed_by(kind: type, name: str) -> set[str]:
+    """The attributes that a method of the user's may change, itself or by other methods of the user's; OUTSIDE if it
+    may change more, or has no source."""
+    found: set[str] = set()
+    todo, seen = [name], {"compute_loss"}
+    while todo:
+        method = getattr(kind, todo.pop(), None)
+        if method is None or is_of_transformers(method) or not hasattr(method, "__code__"):
+            continue
+        try:
+            own, called = _changes(method)
+        except (OSError, TypeError, SyntaxError):
+            return {OUTSIDE}
+        found |= own
+        todo += called - seen
+        seen |= called
+    return {each for each in found if not CONSTANT.fullmatch(each)}
 
 
 def _changing(kind: type) -> set[str]:
-    """The attributes of a trainer that transformers assigns, or that the user's methods between two steps assign."""
+    """The attributes of a trainer that transformers assigns, or that the user's methods between two steps change."""
     theirs = [each for each in kind.__mro__ if each.__module__.startswith("transformers.")]
-    found = {name for each in theirs for name in _assigned(each) if not CONSTANT.fullmatch(name)}
-    for name in dir(kind):
-        method = getattr(kind, name)
-        if BETWEEN.fullmatch(name) and hasattr(method, "__code__") and not is_of_transformers(method):
-            found |= _assigned(method)
-    return found
+    found = {name for each in theirs for name in _changes(each)[0] if not CONSTANT.fullmatch(name)}
+    return found.union(*(changed_by(kind, name) for name in dir(kind) if BETWEEN.fullmatch(name))) - {"", OUTSIDE}
 
 
 class Within:
@@ -158,16 +192,16 @@ class Within:
     def attributes_replaced(self) -> Iterator[None]:
         """Context in which the trainer's attributes are those within train(), which logs nothing."""
         here = ((vars(self.trainer), self.attributes), (vars(self.accelerator), self.gradient_state))
-        before = [(own, new, {name: own[name] for name in new if name in own}) for own, new in here]
+        before = [(own, new, dict(own)) for own, new in here]
         for own, new in here:
             own.update(new)
         try:
             yield
         finally:
             for own, new, old in before:
-                for name in new:
-                    own.pop(name, None)
-                own.update(old)
+                now = {n: v for n, v in own.items() if n not in new}
+                own.clear()  # restores the order too, by which the attributes are named in errors
+                own.update({n: now.get(n, v) for n, v in old.items() if n in new or n in now} | now)
 
     def loss(self, model: torch.nn.Module, inputs: Batch, rows: int, whole: bool) -> torch.Tensor:
         """The sum of the losses of a step's batches, of `rows` samples each; `whole`: the loss of all as one batch."""

@@ -10,6 +10,9 @@ from hf_trainers import InOrder, causal, compare, gpt, job_from, model, padded, 
 
 import vgame
 
+Tokenizer = pytest.importorskip("tokenizers").Tokenizer
+WordLevel = pytest.importorskip("tokenizers.models").WordLevel
+
 
 class Head(torch.nn.Module):
     """The sum of the losses over the number of items in the step, and a term that is 0 at first."""
@@ -105,6 +108,30 @@ def test_a_batch_that_is_split_among_gpus_is_refused(tmp_path) -> None:
     made.args._n_gpu = 2
     with pytest.raises(vgame.JobFileError, match="2 GPUs, among which the trainer splits each batch"):
         job_from(made)
+
+
+def test_more_batches_a_step_than_a_pass_has_are_refused(tmp_path) -> None:
+    with pytest.raises(vgame.JobFileError, match="gradient_accumulation_steps = 3 for 2 batches a pass"):
+        job_from(trainer(tmp_path, per_device_train_batch_size=8, gradient_accumulation_steps=3))
+
+
+def test_the_padding_of_the_tokenizer_becomes_the_models(tmp_path) -> None:
+    """A classifier reads the last token before the padding."""
+    words = {str(i): i for i in range(12)}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="1")), pad_token="0", eos_token="2"
+    )
+
+    def make():
+        torch.manual_seed(0)
+        config = gpt().config
+        config.pad_token_id, config.num_labels = 11, 2
+        made = transformers.GPT2ForSequenceClassification(config)
+        made = trainer(tmp_path / "hf", made)
+        made.processing_class = tokenizer
+        return made
+
+    compare(make, tmp_path / "run")
 
 
 def test_a_package_that_is_not_installed_is_named(tmp_path) -> None:

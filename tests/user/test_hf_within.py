@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from hf_trainers import InOrder, compare, job_from, trainer, transformers
+from hf_trainers import InOrder, compare, job_from, model, trainer, transformers
 
 import vgame
 
@@ -98,6 +98,19 @@ class Annealing(Reading):
         super().log(logs, start_time)
 
 
+class Helping(Annealing):
+    def log(self, logs, start_time=None):
+        self.step_down()
+
+    def step_down(self):
+        self.weight /= 2
+
+
+class Appending(Annealing):
+    def log(self, logs, start_time=None):
+        self.table.update(a=len(self.table))
+
+
 class Counting(Reading):
     def floating_point_ops(self, inputs):
         self.seen = getattr(self, "seen", 0) + 1
@@ -109,12 +122,73 @@ class Counting(Reading):
     [
         (Annealing, "weight", lambda own: 1.0 + own.weight),
         (Annealing, "table", lambda own: own.table["a"]),
+        (Helping, "weight", lambda own: 1.0 + own.weight),
+        (Appending, "table", lambda own: own.table["a"]),
         (Counting, "seen", lambda own: 1.0 + own.seen),
     ],
 )
 def test_a_loss_that_reads_what_the_trainers_other_methods_change_is_refused(kind, name, read, tmp_path) -> None:
     with pytest.raises(vgame.JobFileError, match=rf"compute_loss uses {name}, test_hf_within.py line \d+"):
         vgame.prepare(job_from(reading(tmp_path, read, kind)), validate=0)
+
+
+WEIGHTS = [1.0]
+
+
+class ByName(Reading):
+    def log(self, logs, start_time=None):
+        for name in ("weight", "table"):
+            setattr(self, name, 2.0)
+
+
+class OfTheFile(Reading):
+    def log(self, logs, start_time=None):
+        WEIGHTS[0] /= 2
+
+
+class OnSave(Reading):
+    def _save(self, *args, **kwargs):
+        global WEIGHTS
+        WEIGHTS = [2.0]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(ByName, "log"), (OfTheFile, "log"), (OnSave, "_save")])
+def test_a_method_between_steps_that_changes_other_values_is_refused(kind, name, tmp_path) -> None:
+    with pytest.raises(
+        vgame.JobFileError, match=rf"a {name} of {kind.__name__}, test_hf_within.py line \d+ \(a job does"
+    ):
+        job_from(trainer(tmp_path, kind=kind))
+
+
+class Reporting(InOrder):
+    """As many trainers: a loss leaves values for the log."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.parts = {}
+
+    def compute_loss(self, *args, **kwargs):
+        loss = super().compute_loss(*args, **kwargs)
+        self.last = self.parts["loss"] = loss.detach()
+        return loss
+
+    def log(self, logs, start_time=None):
+        logs["last"], logs["epoch"] = float(self.last), self.state.epoch
+        super().log(logs | {name: float(part) for name, part in self.parts.items()}, start_time)
+
+
+def test_a_loss_that_leaves_values_for_the_log_is_trained(tmp_path) -> None:
+    compare(lambda: trainer(tmp_path / "hf", kind=Reporting), tmp_path / "run")
+
+
+class OwnZeros(transformers.BertForSequenceClassification):
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.classifier.weight.data.mul_(0.9)
+
+
+def test_a_model_with_a_zero_grad_of_its_own_is_refused(tmp_path) -> None:
+    with pytest.raises(vgame.JobFileError, match=r"a zero_grad of OwnZeros, test_hf_within.py line \d+"):
+        job_from(trainer(tmp_path, OwnZeros(model().config)))
 
 
 class Calls(Reading):
