@@ -40,6 +40,7 @@ from vgame.program.hidden_state import (
 from vgame.program.lowering import HANDLERS
 from vgame.program.origins import labelled_modules
 from vgame.program.passes import Step
+from vgame.program.printed import printing
 from vgame.program.refusals import (
     _fails,
     decides_by_values,
@@ -90,7 +91,7 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
             trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in own)
             if not trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
                 raise nothing_to_train([name for name, p in parameters.items() if id(p) in own])
-            wrapper = Step(task, loss, trained)
+            wrapper = Step(task, loss, trained, stack.enter_context(printing()))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
             stack.enter_context(_without_validation())

@@ -22,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
 from vgame.program.constants import Known
-from vgame.program.hidden_state import is_library_file, own_line
+from vgame.program.hidden_state import DEEP, is_library_file, own_line
+from vgame.program.printed import Printed
 from vgame.program.refusals import refuse_torchvisions_chance
 
 
@@ -99,7 +100,6 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
 T = torch.Tensor
 WRITES = re.compile("(?!requires_grad_)[a-z]\\w*_|__i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)__|__setitem__")
 GRADIENT, TRAINS = T.grad.__get__, T.requires_grad.__get__  # reads of attributes
-DEEP = 40  # most stack frames between the read of a number and the user's line
 #: Functions that return a Python number, or a shape that depends on values.
 DECIDING = frozenset(
     {
@@ -123,14 +123,16 @@ DECIDING = frozenset(
         T.masked_select,
     }
 )
+CONVERTING = (T.__float__, T.__int__)
 
 
 class Opened(TorchFunctionMode):
     """Context that computes the functions above by their compositions, and lets the model branch on constants."""
 
-    def __init__(self, frozen: Iterable[str] = ()) -> None:
+    def __init__(self, frozen: Iterable[str] = (), printed: Printed | None = None) -> None:
         """`frozen`: patterns of parameters without a gradient in some steps."""
         super().__init__()
+        self.printed = printed or Printed()
         self.known, self.frozen = Known(), tuple(frozen)
         self.written: list[str] = []  # places of writes to tensors outside the model
         self.parameters: dict[int, str] = {}  # names of the model's parameters, by `id`
@@ -152,10 +154,15 @@ class Opened(TorchFunctionMode):
             self.written.append(own_line(traceback.extract_stack(limit=DEEP)))
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
             args, function = (args[0].shape, args[1] == 1), torch.full  # a layer never or always dropped: a constant
-        if function in DECIDING:
+        if function in DECIDING or (function is T.__format__ and not args[0].dim()):
             if (real := self.known.replaced((args, kwargs))) is not None:
                 with unset_fake_temporarily(), disable_proxy_modes_tracing():
                     return function(*real[0], **real[1])
+            if function is T.__format__:
+                return self.printed.text(args[1])
+            number = self.printed.number(sys._getframe(1), function is T.__int__) if function in CONVERTING else None
+            if number is not None:
+                return number
             refuse_torchvisions_chance()
             self.decided.append(f"{function.__name__}{own_line(traceback.extract_stack(limit=DEEP))}")
         if function is T.__getitem__ and _has_mask(args[1]):

@@ -31,6 +31,7 @@ PACKAGE = Path(__file__).parent.parent
 #: Folders outside the user's code: torch, Python and vgame, but not the models and losses that vgame ships.
 LIBRARIES = (Path(torch.__file__).parent, Path(os.__file__).parent, PACKAGE)
 LIBRARY_FOLDERS = ("<", *(f"{folder}{os.sep}" for folder in LIBRARIES))
+DEEP = 40  # most stack frames between vgame's reading of the stack and the user's line
 SHIPPED = tuple(str(PACKAGE / "tasks" / f"{name}.py") for name in ("cifar10", "digits", "models", "shipped", "text"))
 
 

@@ -20,10 +20,11 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError
 from vgame.program.constants import is_random
-from vgame.program.decompositions import DEEP, Opened
-from vgame.program.hidden_state import Held, line_of, own_line
+from vgame.program.decompositions import Opened
+from vgame.program.hidden_state import DEEP, Held, line_of, own_line
 from vgame.program.later_step import later_step, shown
 from vgame.program.origins import label_gradients, module_of
+from vgame.program.printed import Printed
 from vgame.program.refusals import batch_changes, functions, no_gradient, refuse_no_loss
 from vgame.tasks.task import Task
 
@@ -31,8 +32,8 @@ from vgame.tasks.task import Task
 class Step:
     """forward, loss and gradients as a pure function of tensors; then forward and loss again, of other tensors."""
 
-    def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
-        self.task, self.loss, self.trained = task, loss, trained
+    def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...], printed: Printed) -> None:
+        self.task, self.loss, self.trained, self.printed = task, loss, trained, printed
         self.changed: list[str] = []  # attributes that the first forward pass changed
         self.left: list[str] = []  # modules whose mode it changed
         self.decided: list[str] = []  # reads of numbers from tensors
@@ -46,7 +47,7 @@ class Step:
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
         """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
         without gradients."""
-        with Opened(self.task.frozen) as self.opened:
+        with Opened(self.task.frozen, self.printed) as self.opened:
             self.decided, self.written = self.opened.decided, self.opened.written
             first = self._pass(True, *inputs[:3])
             with shown(self.later), _lookups_refused():

@@ -13,8 +13,7 @@ import torch
 import torch.utils.checkpoint
 
 from vgame.errors import ProgramError
-from vgame.program.decompositions import DEEP
-from vgame.program.hidden_state import own_line
+from vgame.program.hidden_state import DEEP, own_line
 
 
 class _Unset:
