@@ -20,7 +20,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from vgame.api_job import Job
 from vgame.errors import JobFileError, VgameError
-from vgame.program.capture import _restored, _train
+from vgame.program.capture import _train
+from vgame.program.restored import restored
 from vgame.tasks.datasets import Collated, collate
 from vgame.tasks.task import Task
 
@@ -230,7 +231,7 @@ def _modes(module: Any) -> Iterator[str]:
         return [m.training for m in module.modules()] + [p.requires_grad for p in module.parameters()]
 
     before = now()
-    with _restored(module):
+    with restored(module):
         _train(module)
         if now() != before:
             yield "the module's modes, as Trainer.fit does not call module.train() (call it before)"

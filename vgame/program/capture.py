@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from functools import cache
 from typing import Any
 
@@ -30,12 +29,9 @@ from vgame.program.autocast import as_on_cuda
 from vgame.program.captured import Captured
 from vgame.program.hidden_state import (
     attributes_change,
-    containers,
     line_of,
     refuse_hooks,
     refuse_outside,
-    roots_of,
-    same_parts,
 )
 from vgame.program.lowering import HANDLERS
 from vgame.program.origins import labelled_modules
@@ -53,6 +49,7 @@ from vgame.program.refusals import (
     refuse_written,
     refuse_written_constants,
 )
+from vgame.program.restored import restored
 from vgame.program.retrace import is_repeated, without_repetition
 from vgame.program.seeds import unset
 from vgame.tasks.task import TOTALS, Task
@@ -84,7 +81,7 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
     batch = task.samples(torch.arange(task.batch) % task.population)
     try:
         with ExitStack() as stack:
-            stack.enter_context(_restored(task.model, loss))
+            stack.enter_context(restored(task.model, loss))
             _train(task.model)  # which may freeze parameters, or add hooks
             refuse_hooks(task.model)
             refuse_cumulative_averages(task.model)
@@ -212,23 +209,6 @@ def _in_evaluation(model: nn.Module) -> list[nn.Module]:
 
 def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-@contextmanager
-def _restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
-    """Context that restores every module's tensors, attributes and mode (torch loses the tensors of a module that is
-    used twice), and which parameters are frozen."""
-    before = [(each, copy(each)) for each in containers(roots_of(model, losses))]
-    frozen = [(p, p.requires_grad) for _, p in model.named_parameters()]
-    try:
-        yield
-    finally:
-        for parameter, trains in frozen:
-            parameter.requires_grad_(trains)
-        for each, parts in before:
-            if not same_parts(each, parts):
-                each.clear()
-                (each.update if isinstance(each, dict | set) else each.extend)(parts)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError, some_of
 from vgame.program.optimizers import has_rule
-from vgame.tasks.reach import LEAVES, reached, state
+from vgame.tasks.reach import LEAVES, is_own_class, reached, state
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
@@ -251,9 +252,16 @@ def containers(roots: Roots) -> list[Container]:
             found += [vars(value), value._parameters, value._buffers]
         elif isinstance(value, Container):
             found.append(value)
-        elif isinstance(getattr(value, "__dict__", None), dict) and not callable(value):
+        elif isinstance(getattr(value, "__dict__", None), dict) and _is_own(value):
             found.append(vars(value))
     return found
+
+
+def _is_own(value: Any) -> bool:
+    """Whether an object with attributes is the user's, or neither a class, a module nor a function."""
+    if isinstance(value, type | ModuleType):
+        return False
+    return not callable(value) or isinstance(value, FunctionType) or is_own_class(type(value))
 
 
 def _parts(value: Container) -> list[tuple[Any, Any]]:

@@ -8,6 +8,7 @@ through a function ends with the line where the function uses it.
 from __future__ import annotations
 
 import dis
+import functools
 import random
 import site
 import sys
@@ -26,6 +27,7 @@ from torch import nn
 
 LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+CACHED = functools._lru_cache_wrapper
 CONTAINERS = (list, tuple, set, frozenset, deque)
 MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
 _HOLDERS = {"__main__", "types", "argparse", "collections"}  # Python's own modules whose objects hold what users put in
@@ -86,12 +88,14 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
         return [("", value.__func__), ("", value.__self__)]
     if isinstance(value, BuiltinMethodType):
         return [("", value.__self__)]
+    if isinstance(value, CACHED):
+        return [("", value.__wrapped__)]
     if isinstance(value, partial):
         return [("", value.func), *enumerate(value.args), *value.keywords.items()]
     if isinstance(value, GeneratorType):
         return list(value.gi_frame.f_locals.items()) if value.gi_frame else []
     if isinstance(value, type):
-        return _of_class(value) if _is_own(value) else []
+        return _of_class(value) if is_own_class(value) else []
     if isinstance(value, (ModuleType, *GENERATORS)):
         return []
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
@@ -112,7 +116,7 @@ def _of_object(value: Any) -> list[tuple[Any, Any]]:
             if isinstance(slot, MemberDescriptorType) and not name.startswith("__"):
                 with suppress(AttributeError):
                     held[name] = slot.__get__(value)
-    classes = [("", each) for each in kind.__mro__ if _is_own(each)]
+    classes = [("", each) for each in kind.__mro__ if is_own_class(each)]
     return [*parts, *held.items(), *classes]
 
 
@@ -144,7 +148,7 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
     for name in used.keys() & function.__globals__.keys() - set(code.co_freevars):
         value = function.__globals__[name]
         read[name] = value
-        if isinstance(value, ModuleType) and not _of_library(getattr(value, "__file__", None) or ""):
+        if isinstance(value, ModuleType) and is_own_module(value):
             read |= {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)}
     file, own_place = Path(code.co_filename).name, getattr(function, "place", None)  # of an adapter's function
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
@@ -175,12 +179,15 @@ def _attributes(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
-def _is_own(kind: type) -> bool:
-    """Whether a class is the user's: neither of a library nor of Python."""
+def is_own_module(module: ModuleType) -> bool:
+    """Whether a module is the user's: neither of a library nor of Python."""
+    return not _of_library(getattr(module, "__file__", None) or "")
+
+
+def is_own_class(kind: type) -> bool:
+    """Whether a class is the user's."""
     module = sys.modules.get(kind.__module__)
-    return (
-        not _is_library_class(kind) and module is not None and not _of_library(getattr(module, "__file__", None) or "")
-    )
+    return not _is_library_class(kind) and module is not None and is_own_module(module)
 
 
 def _is_library_class(kind: type) -> bool:

@@ -19,12 +19,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import get_ema_avg_fn, get_swa_avg_fn
 
 from vgame.program.autocast import as_on_cuda
-from vgame.program.capture import _restored, _train, _without_mkldnn, _without_validation
+from vgame.program.capture import _train, _without_mkldnn, _without_validation
 from vgame.program.copied import clear_gradients, copied, copy_attributes, follow, like, parameters
 from vgame.program.hidden_state import line_of
 from vgame.program.optimizers import has_rule, rule_of
 from vgame.program.play import scheduled
 from vgame.program.recorder import Counters
+from vgame.program.restored import restored
 from vgame.program.torchs_steps import without_values
 from vgame.tasks.task import Task
 from vgame.validation.budget import Budget, Exhausted
@@ -64,7 +65,7 @@ def as_trained(model: nn.Module) -> ExitStack:
     stack = ExitStack()
     stack.enter_context(torch.enable_grad())
     stack.enter_context(_same_contents(model))
-    stack.enter_context(_restored(model))
+    stack.enter_context(restored(model))
     _train(model)
     for context in (sdpa_kernel(SDPBackend.MATH), _without_mkldnn(), _without_validation(), as_on_cuda()):
         stack.enter_context(context)

@@ -1,0 +1,104 @@
+"""What a traced forward pass changes outside a program is as before afterwards: tables that the user's code keeps hold
+tensors of the tracer, which no later pass could use.
+
+In: a model and its losses. Out: a context that restores the modules' tensors, attributes and modes, and the containers,
+attributes of objects, classes and functions, globals, closures and caches that the user's code can reach.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from functools import cache, partial
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from torch import nn
+
+from vgame.program.hidden_state import Container, Roots, containers, is_library_file, roots_of, same_parts
+from vgame.tasks.reach import CACHED, is_own_class, is_own_module, reached
+
+ABSENT = object()
+
+
+@contextmanager
+def restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
+    """Context that restores what is described above, and which parameters are frozen."""
+    roots = roots_of(model, losses)
+    undo = [partial(_fill, each, copy(each)) for each in containers(roots)] + list(_bindings(roots))
+    frozen = [(p, p.requires_grad) for _, p in model.named_parameters()]
+    try:
+        yield
+    finally:
+        for parameter, trains in frozen:
+            parameter.requires_grad_(trains)
+        for each in undo:
+            each()
+
+
+def _fill(each: Container, parts: Container) -> None:
+    """Give a container the parts that it had."""
+    if not same_parts(each, parts):
+        each.clear()
+        (each.update if isinstance(each, dict | set) else each.extend)(parts)
+
+
+def _bindings(roots: Roots) -> Iterator[Callable[[], None]]:
+    """Functions that restore names outside containers, and clear caches that were written."""
+    for _, value in reached(roots):
+        if isinstance(value, FunctionType) and not is_library_file(value.__code__.co_filename):
+            names = _stored(value.__code__)
+            yield partial(_bind, value.__globals__, {n: value.__globals__.get(n, ABSENT) for n in names})
+            for cell in value.__closure__ or ():
+                yield partial(_refill, cell, _content(cell))
+        elif isinstance(value, ModuleType) and is_own_module(value):
+            yield partial(_bind, vars(value), dict(vars(value)))
+        elif isinstance(value, type) and is_own_class(value):
+            yield partial(_redefine, value, dict(vars(value)))
+        elif isinstance(value, CACHED):
+            yield partial(_clear, value, value.cache_info().misses)
+
+
+@cache
+def _stored(code: CodeType) -> frozenset[str]:
+    """The globals that a function and its inner functions write."""
+    own = {i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+    return frozenset(own).union(*(_stored(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
+def _bind(names: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in [n for n in before if names.get(n, ABSENT) is not before[n]]:
+        if before[name] is ABSENT:
+            del names[name]
+        else:
+            names[name] = before[name]
+
+
+def _redefine(kind: type, before: dict[str, Any]) -> None:
+    for name in [n for n in {**vars(kind), **before} if vars(kind).get(n, ABSENT) is not before.get(n, ABSENT)]:
+        if name in before:
+            setattr(kind, name, before[name])
+        else:
+            delattr(kind, name)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return ABSENT
+
+
+def _refill(cell: Any, before: Any) -> None:
+    if _content(cell) is not before:
+        if before is ABSENT:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = before
+
+
+def _clear(cached: Any, misses: int) -> None:
+    if cached.cache_info().misses != misses:
+        cached.cache_clear()
