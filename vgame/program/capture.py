@@ -51,6 +51,7 @@ from vgame.program.refusals import (
 )
 from vgame.program.restored import restored
 from vgame.program.retrace import is_repeated, without_repetition
+from vgame.program.scripted import as_written
 from vgame.program.seeds import unset
 from vgame.tasks.task import TOTALS, Task
 
@@ -93,6 +94,7 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
             stack.enter_context(_without_mkldnn())
             stack.enter_context(_without_validation())
             stack.enter_context(as_on_cuda())
+            stack.enter_context(as_written())
             stack.enter_context(unset())
             stack.enter_context(fx_traceback.preserve_node_meta())
             stack.enter_context(labelled_modules(task.model))

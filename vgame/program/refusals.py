@@ -40,6 +40,8 @@ ADVICE = {
 def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
     """The error for a failure in the user's code, with its line. `keys`: the keys of the batch."""
     what = " ".join(str(error).split("\n")[0].split())
+    if "TorchScript interpreter" in what and re.search("[dD]ata.?[dD]ependent", str(error)):
+        return decides_by_values(f"a condition in a function of torch.jit{line_of(error)}")
     if "backward through the graph a second time" in what:
         return ProgramError(
             f"the loss calls backward{line_of(error)}; remove backward and the optimizer's step: vgame adds them"
