@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -96,6 +97,7 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
             stack.enter_context(as_on_cuda())
             stack.enter_context(as_written())
             stack.enter_context(unset())
+            stack.enter_context(_without_anomalies())
             stack.enter_context(fx_traceback.preserve_node_meta())
             stack.enter_context(labelled_modules(task.model))
             stack.enter_context(_without_tracebacks())
@@ -234,6 +236,18 @@ def _without_validation() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(validates)
+
+
+@contextmanager
+def _without_anomalies() -> Iterator[None]:
+    """Context without the detection of anomalies, which branches on values; results do not depend on it."""
+    enabled, checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    torch.set_anomaly_enabled(False)
+    try:
+        with patch.object(torch, "set_anomaly_enabled", lambda mode, check_nan=True: None):
+            yield
+    finally:
+        torch.set_anomaly_enabled(enabled, checked)
 
 
 def _without_writes(graph: torch.fx.GraphModule) -> Callable:

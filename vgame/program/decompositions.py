@@ -6,6 +6,7 @@ cannot be traced.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import traceback
@@ -89,9 +90,69 @@ def grouped_mm(
     return torch.stack(parts).sum(0)
 
 
+def gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """torch's own, without its error for a negative variance, which counts as `eps` here."""
+    var = var * torch.ones_like(input) if isinstance(var, float) else var.clone()
+    var = var.unsqueeze(-1) if var.shape == input.shape[:-1] else var
+    others = [size for own, size in zip(input.shape, var.shape, strict=False) if size != own]
+    if var.dim() != input.dim() or others not in ([], [1]):
+        raise ValueError("var is of incorrect size")
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
+    return {"none": lambda: loss, "mean": loss.mean, "sum": loss.sum}[reduction]()
+
+
+def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    """The counts, or sums of weights, of the numbers below `minlength`; others are refused like those of one_hot."""
+    if minlength < 1:
+        raise ProgramError(
+            f"bincount without minlength ({_here()[2:]}) has as many elements as its greatest number, so "
+            "the shape depends on the data; give the number of classes: torch.bincount(x, minlength=n)"
+        )
+    with _marked(ONE_HOT):
+        places = torch.nn.functional.one_hot(x.long(), minlength)
+    return places.sum(0) if weights is None else (places * weights.detach().unsqueeze(1)).sum(0)
+
+
+def _refusing(text: str) -> Callable[..., Any]:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise ProgramError(text.format(_here()[2:]))
+
+    return refused
+
+
+def _here() -> str:
+    """The user's line that runs."""
+    return own_line(traceback.extract_stack(limit=DEEP))
+
+
+CTC = _refusing(
+    "ctc_loss ({}) is not supported: torch computes it in one operator, of which a program has no rule; write its sums "
+    "over alignments with torch.logaddexp in a loop over time"
+)
+PACKED = _refusing(
+    "pack_padded_sequence ({}) makes shapes of the lengths, which cannot be captured; give the padded batch to the "
+    "layer and take each sample's last output at its length: y[torch.arange(len(y)), lengths - 1] (the backward "
+    "direction of a bidirectional layer reads the padding: flip each sample by torch.gather for it)"
+)
+
+
 OPENED: Mapping[Any, Callable[..., Any]] = {
     torch.nn.functional.grid_sample: grid_sample,
     torch.cdist: cdist,
+    torch.ctc_loss: CTC,
+    torch.nn.functional.ctc_loss: CTC,
+    torch._VF._pack_padded_sequence: PACKED,
+    torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
     torch._grouped_mm: grouped_mm,
     torch.nn.functional.grouped_mm: grouped_mm,
 }
@@ -117,8 +178,6 @@ DECIDING = frozenset(
         torch.nonzero,
         torch.unique,
         T.unique,
-        torch.bincount,
-        T.bincount,
         torch.masked_select,
         T.masked_select,
     }
@@ -151,7 +210,7 @@ class Opened(TorchFunctionMode):
         if function in (GRADIENT, TRAINS):
             self._refuse_read(function, args[0])
         if args and type(args[0]) in (T, torch.nn.Parameter) and _writes(function):
-            self.written.append(own_line(traceback.extract_stack(limit=DEEP)))
+            self.written.append(_here())
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
             args, function = (args[0].shape, args[1] == 1), torch.full  # a layer never or always dropped: a constant
         if function in DECIDING or (function is T.__format__ and not args[0].dim()):
@@ -164,19 +223,25 @@ class Opened(TorchFunctionMode):
             if number is not None:
                 return number
             refuse_torchvisions_chance()
-            self.decided.append(f"{function.__name__}{own_line(traceback.extract_stack(limit=DEEP))}")
+            self.decided.append(f"{function.__name__}{_here()}")
+        if function in (torch.bincount, T.bincount):
+            real = self.known.replaced((args, kwargs))
+            if real is None:
+                return bincount(*args, **kwargs)
+            with unset_fake_temporarily(), disable_proxy_modes_tracing():
+                return function(*real[0], **real[1])
         if function is T.__getitem__ and _has_mask(args[1]):
             if (real := self.known.replaced(args[1])) is not None:
                 args = (args[0], _without_masks(real))
             else:
-                self.decided.append(f"a selection by a mask{own_line(traceback.extract_stack(limit=DEEP))}")
+                self.decided.append(f"a selection by a mask{_here()}")
         return function(*args, **kwargs)
 
     def _refuse_read(self, function: Any, tensor: torch.Tensor) -> None:
         """Raise ProgramError if the user's code reads what differs between the steps of a loop, but not of a job."""
         if is_library_file(sys._getframe(2).f_code.co_filename):
             return
-        name, where = self.parameters.get(id(tensor)), own_line(traceback.extract_stack(limit=DEEP))
+        name, where = self.parameters.get(id(tensor)), _here()
         if function == GRADIENT and name is not None and tensor.grad is None:
             raise ProgramError(
                 f"the loss reads the gradient of {name}{where}, which is that of the step before until zero_grad() is "
@@ -194,7 +259,7 @@ def _without_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments without torch's default generator; ProgramError for any other generator."""
     generator = kwargs.get("generator")
     if isinstance(generator, torch.Generator) and generator is not torch._C.default_generator:
-        line = own_line(traceback.extract_stack(limit=DEEP))
+        line = _here()
         raise ProgramError(
             f"the model or its loss draws from a torch.Generator of its own{line}; a program draws from the "
             "job's seed: remove generator="

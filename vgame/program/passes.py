@@ -15,15 +15,15 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError
-from vgame.program.constants import is_random
+from vgame.program.constants import is_random, written_by
 from vgame.program.decompositions import Opened
-from vgame.program.hidden_state import DEEP, Held, line_of, own_line
+from vgame.program.hidden_state import DEEP, Held, _buffers, line_of, own_line
 from vgame.program.later_step import later_step, shown
-from vgame.program.origins import label_gradients, module_of
+from vgame.program.origins import label_gradients, module_of, origin
 from vgame.program.printed import Printed
 from vgame.program.refusals import batch_changes, functions, no_gradient, refuse_no_loss
 from vgame.tasks.task import Task
@@ -41,6 +41,7 @@ class Step:
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
         self.shared = task.losses.index(loss) < len(task.losses) - 1  # its batch, by later losses
+        self.rewritten = False  # whether the backward pass changes buffers, as it runs checkpointed parts again
         self.later = later_step(task)
         self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 
@@ -65,7 +66,7 @@ class Step:
         self.opened.parameters = {id(p): n for n, p in (*own.items(), *parameters.items())}
         buffers = {n: _posing(t.clone(), own[n]) for n, t in buffers.items()}
         batch = {n: t.detach() if self.shared else t.clone() for n, t in batch.items()}
-        given = dict(batch)
+        given, self.inner = dict(batch), ""
         tensors = {**parameters, **buffers}
         with _own_tensors(self.task.model), _reparametrize_module(self.task.model, tensors, tie_weights=True):
             held = Held(self.task.model, self.loss)
@@ -77,13 +78,26 @@ class Step:
             self.functions.append(functions(loss))
             if self.task.accumulate > 1:
                 loss = loss / self.task.accumulate
-            gradients = self._gradients(loss, parameters) if first else []  # a checkpointed part runs the modules again
+            with self._rewriting():
+                gradients = self._gradients(loss, parameters) if first or self.rewritten else ()
         buffers = {n: tensors[n] for n in buffers}  # reassigned ones are in `tensors` now
         if first:
             self.changed, self.left = held.placed(held.changed()), held.left()
         else:
             held.refuse_counts()
-        return loss, gradients, list(buffers.values())
+        return loss, gradients if first else [], list(buffers.values())
+
+    @contextmanager
+    def _rewriting(self) -> Iterator[None]:
+        """Context that notes whether buffers change."""
+        before, tracer = _buffers(self.task.model), get_proxy_mode().tracer
+        known = len(tracer.graph.nodes)
+        yield
+        traced = [get_proxy_slot(t, tracer, None) for t in before.values()]
+        places = {origin(slot.proxy.node) for slot in traced if slot is not None}
+        written = [n for node in list(tracer.graph.nodes)[known:] for n in written_by(node)]
+        same = all(t is before.get(n) for n, t in _buffers(self.task.model).items())
+        self.rewritten |= not same or any(origin(n) in places for n in written)
 
     def _parameter(self, tensor: torch.Tensor, own: nn.Parameter, trained: bool) -> torch.Tensor:
         """A leaf in place of the model's own parameter."""
