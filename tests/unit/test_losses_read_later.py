@@ -55,6 +55,37 @@ def test_a_count_of_a_scheduler(read: Callable[[torch.Tensor, Any], Any]) -> Non
         capture(task_of(read, lambda o: lr_scheduler.StepLR(o, 30)))
 
 
+NAMED = [
+    name for name in READS if name.startswith("a factor") or name.split()[-1] in ("quotient", "power", "it", "cosine")
+]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_line_is_named(name: str) -> None:
+    with pytest.raises(ProgramError, match=r"^the loss reads (last_epoch|_step_count) of the scheduler, \S+ line \d+,"):
+        capture(task_of(READS[name], lambda o: lr_scheduler.StepLR(o, 30)))
+
+
+RATES: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "a factor": lambda x, rate: x * rate,
+    "a factor in front": lambda x, rate: rate * x,
+    "a sum": lambda x, rate: torch.add(x, x, alpha=rate),
+    "a tensor": lambda x, rate: x * torch.full((), rate),
+    "a list": lambda x, rate: x * torch.tensor([rate, 1.0]).sum(),
+    "in place": lambda x, rate: x.clone().mul_(rate),
+    "an exponential": lambda x, rate: x * math.exp(rate),
+}
+
+
+@pytest.mark.parametrize("read", RATES.values(), ids=RATES)
+def test_a_rate(read: Callable[[torch.Tensor, float], torch.Tensor]) -> None:
+    model = network()
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    task = Task(model, lambda m, b: read(usual_loss(m, b), optimizer.param_groups[0]["lr"]), optimizer, data(), 16)
+    with pytest.raises(ProgramError, match=r"^the loss reads lr of the optimizer, test_losses_read_later.py line \d+,"):
+        capture(task)
+
+
 def test_a_count_of_a_scheduler_in_another_one() -> None:
     def make(o: Any) -> Any:
         return lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o, 0.5, 3), lr_scheduler.StepLR(o, 9)], [3])

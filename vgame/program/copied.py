@@ -6,6 +6,7 @@ it reads a module, identifies parameters by address, or a scheduler changes more
 
 from __future__ import annotations
 
+import traceback
 import warnings
 import weakref
 from collections import defaultdict
@@ -24,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
 from vgame.program.functions_held import parts
-from vgame.program.hidden_state import line_of
+from vgame.program.hidden_state import line_of, own_line
 from vgame.program.recorder import without_data
 
 Optimizer = torch.optim.Optimizer
@@ -142,8 +143,8 @@ class _Module:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         raise ProgramError(
-            f"{self._path} is a module ({self._kind}) of which {name} is read, but a program's optimizer has only "
-            "parameters, gradients and its own state; give the optimizer or scheduler what it needs of the module: "
+            f"{self._path} is a module ({self._kind}) of which {name} is read{own_line(traceback.extract_stack())}, "
+            "but a program's optimizer has only parameters, gradients and its own state; give the optimizer or scheduler what it needs of the module: "
             "parameters, names, numbers"
         )
 
@@ -208,7 +209,8 @@ def _fixed(optimizer: Optimizer) -> list[Any]:
 
 
 def _tensors(optimizer: Optimizer) -> set[int]:
-    return {id(t) for state in optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)}
+    states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+    return {id(t) for state in states for t in state.values() if isinstance(t, torch.Tensor)}
 
 
 @contextmanager
@@ -246,6 +248,8 @@ def follow(schedulers: Sequence[LRScheduler], guard: Callable[[Optimizer], Any] 
                     f"the scheduler {name} {error}{line_of(error)}; a program takes only options of the groups from "
                     "a scheduler: compute in the optimizer's step, freeze with Task(frozen=...)"
                 ) from None
+            except ProgramError:
+                raise
             except Exception as error:
                 raise ProgramError(
                     f"the scheduler {name} fails at a step of the job: {error}{line_of(error)}; configure it for as "

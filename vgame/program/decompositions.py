@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from vgame.errors import ProgramError
 from vgame.program.constants import Known
 from vgame.program.hidden_state import DEEP, is_library_file, own_line
+from vgame.program.later_step import refuse_shown
 from vgame.program.printed import Printed
 from vgame.program.refusals import refuse_torchvisions_chance
 
@@ -199,6 +200,7 @@ class Opened(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = _without_generator(kwargs or {})
+        refuse_shown((args, kwargs))
         if function is torch.nn.functional.one_hot:
             with _marked(ONE_HOT):
                 return function(*args, **kwargs)

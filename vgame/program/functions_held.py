@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,17 +37,16 @@ STANDARD = (dict, list, tuple, set, frozenset, deque, SimpleNamespace, argparse.
 def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]) -> Iterator[None]:
     """Context that raises ProgramError if functions read values outside the copy, or change values that they read, or
     random numbers are drawn."""
-    functions = [*_own_functions(type(optimizer))]
-    for owner in (optimizer, *schedulers):
-        functions += [*_own_functions(type(owner)), *_held_functions(vars(owner))]
-    before, chance = _read(functions), _chance()
+    owners = (optimizer, *schedulers)
+    functions = [f for owner in owners for f in (*_own_functions(type(owner)), *_held_functions(vars(owner)))]
+    before, chance = _read(functions, owners), _chance()
     yield
     if chance != _chance():
         raise ProgramError(
             f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers on the host, so every "
             "capture gets other numbers; draw them with torch.rand_like(p)"
         )
-    after = _read(functions)
+    after = _read(functions, owners)
     if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):
         raise ProgramError(
             f"the optimizer {type(optimizer).__name__} or its schedulers change {changed[0].split(' in ')[0]} while "
@@ -55,11 +55,19 @@ def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRS
         )
 
 
-def _own_functions(kind: type) -> Iterator[Any]:
-    """Functions of the classes outside torch."""
-    for each in kind.__mro__:
-        if each.__module__.split(".")[0] not in ("torch", "builtins"):
-            yield from (f for f in vars(each).values() if isinstance(f, FunctionType))
+def _own_classes(kind: type) -> list[type]:
+    """The classes outside torch."""
+    return [each for each in kind.__mro__ if each.__module__.split(".")[0] not in ("torch", "builtins")]
+
+
+def _own_functions(kind: type) -> list[FunctionType]:
+    return [f for each in _own_classes(kind) for f in vars(each).values() if isinstance(f, FunctionType)]
+
+
+def _class_attributes(kind: type) -> list[tuple[str, Any]]:
+    """(path, value) of numbers, texts and containers of the classes outside torch, which a copy shares."""
+    held = [(f"{each.__name__}.{name}", value) for each in _own_classes(kind) for name, value in vars(each).items()]
+    return [(path, value) for path, value in held if ".__" not in path and isinstance(value, (*LEAVES, *STANDARD))]
 
 
 def _held_functions(value: Any) -> list[Any]:
@@ -79,11 +87,12 @@ def _held_functions(value: Any) -> list[Any]:
     return found
 
 
-def _read(functions: Sequence[Any]) -> dict[str, Any]:
-    """The values that functions read besides their arguments, in a comparable form, by path."""
+def _read(functions: Sequence[Any], owners: Sequence[Any]) -> dict[str, Any]:
+    """The values that functions read besides their arguments, and those of the owners' classes, in a comparable form,
+    by path."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
-    todo = [(f.__qualname__, f) for f in functions]
+    todo = [(_place(f), f) for f in functions] + [part for each in owners for part in _class_attributes(type(each))]
     while todo:
         path, value = todo.pop()
         if isinstance(value, LIVE):
@@ -98,6 +107,11 @@ def _read(functions: Sequence[Any]) -> dict[str, Any]:
             found[path] = _words(path, value)
             todo += parts(path, value)
     return found
+
+
+def _place(function: FunctionType) -> str:
+    code = function.__code__
+    return f"{function.__qualname__} ({Path(code.co_filename).name} line {code.co_firstlineno})"
 
 
 def _words(path: str, value: Any) -> Any:

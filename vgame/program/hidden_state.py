@@ -118,7 +118,8 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None
             "optimizer's class"
         )
     begins = (lambda value: value is not None) if has_rule(optimizer) else _is_used
-    held = {key for values in optimizer.state.values() for key, value in values.items() if begins(value)}
+    parts = [p for key, v in optimizer.state.items() for p in (v.items() if isinstance(v, dict) else [(str(key), v)])]
+    held = {key for key, value in parts if begins(value)}
     if held:
         raise ProgramError(
             f"the optimizer {name} already holds {', '.join(sorted(held))}, but a run starts from a new optimizer: "

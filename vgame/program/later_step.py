@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
 from vgame.program.copied import clear_gradients, copied, follow, parameters
@@ -64,6 +65,13 @@ def _shown(value: Any, what: str) -> Any:
     shown = kind(value)
     shown.what = what
     return shown
+
+
+def refuse_shown(arguments: Any) -> None:
+    """Raise ProgramError if a shown number is an argument of a function of torch, which reads it without a call."""
+    for leaf in tree_leaves(arguments):
+        if isinstance(leaf, _Int | _Float):
+            raise _refused(leaf.what)
 
 
 def later_step(task: Task) -> list[Change]:

@@ -38,5 +38,6 @@ def _given(task: Task, fresh: bool) -> Iterator[tuple[str, T]]:
     names = {id(p): name for name, p in model.named_parameters()}
     for optimizer in task.optimizers:
         for parameter, slots in optimizer.state.items():
-            tensors = {slot: t for slot, t in slots.items() if isinstance(t, T)}
+            own = slots.items() if isinstance(slots, dict) else ()  # or the optimizer's own number
+            tensors = {slot: t for slot, t in own if isinstance(t, T)}
             yield from ((f"{slot}.{names.get(id(parameter), '')}", t) for slot, t in tensors.items())

@@ -280,12 +280,13 @@ class AtStep:
         copy_attributes(parameters(self.copied), memo)
         for p, state in self.copied.state.items():
             own = slots.get(self.names.get(id(p), ""), {})
-            for slot, tensor in state.items():
+            for slot, tensor in state.items() if isinstance(state, dict) else ():
                 if isinstance(tensor, T) and tensor.is_meta:
                     memo[id(tensor)] = self._slot(shadows, own, slot, tensor)
         filled = {id(tensor) for tensor in memo.values()}
         vars(optimizer).update(deepcopy(vars(self.copied), memo))
-        for tensor in (t for state in optimizer.state.values() for t in state.values()):
+        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+        for tensor in (t for state in states for t in state.values()):
             if isinstance(tensor, T) and id(tensor) not in filled:
                 shadows.count(tensor)
         for name, p in mine.items() if self.quick and self.step > 1 else ():
