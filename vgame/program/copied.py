@@ -144,8 +144,8 @@ class _Module:
             raise AttributeError(name)
         raise ProgramError(
             f"{self._path} is a module ({self._kind}) of which {name} is read{own_line(traceback.extract_stack())}, "
-            "but a program's optimizer has only parameters, gradients and its own state; give the optimizer or scheduler what it needs of the module: "
-            "parameters, names, numbers"
+            "but a program's optimizer has only parameters, gradients and its own state; give the optimizer or "
+            "scheduler what it needs of the module: parameters, names, numbers"
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -20,6 +20,7 @@ from vgame.program.lower import Lowered, lower_task
 from vgame.runs.forecast import of_bundle
 from vgame.runs.start import for_continuing, placed, start_from, task_from
 from vgame.system.progress import NULL_PROGRESS, NullProgress
+from vgame.tasks.epochs import warn_of_rest
 from vgame.tasks.packing import recipe_of
 from vgame.validation.against import compare_losses
 from vgame.validation.record import SECONDS, line, record
@@ -50,6 +51,7 @@ def prepare_without_log(
     task = call_factory(lambda: make_task(job)) if job._task is None else job._task
     warn_of_rate(task, job.schedule)
     warn_of_batch(task)
+    warn_of_rest(task, job.steps)
     start = start_from(initial_of(job), task.model)
     task = task_from(task, start)
     schedule, steps = start.schedule(job.schedule), start.before + job.steps
