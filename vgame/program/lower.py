@@ -364,7 +364,8 @@ class _Lowering:
             self.b.label = f"average {name}"
             index = self._index(name)
             label, tensor = self.state[index]
-            new, old = self.outputs[index], self._state(f"average.{name}", tensor.view(label.shape))
+            kind = torch.bfloat16 if self.inputs[index].ref in self.b.narrow else tensor.dtype
+            new, old = self.outputs[index], self._state(f"average.{name}", tensor.view(label.shape).to(kind))
             part = self.b.map(Function.MUL, self.b.map(Function.SUB, new, old), share)
             self._assign(f"average.{name}", self.b.map(Function.ADD, old, part))
 
