@@ -166,3 +166,10 @@ def test_a_job_made_from_another(tmp_path: Path) -> None:
 def test_a_failure_names_the_users_line(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match=rf"ZeroDivisionError: division by zero \({tmp_path}/helper.py, line 2\)"):
         put(tmp_path, head="import helper\n", helper="x = 1\nx / 0\n")
+
+
+def test_an_error_has_the_users_name_of_a_module(tmp_path: Path) -> None:
+    """A second job's module of the same name has another one inside this process."""
+    _ = put(tmp_path / "a", head="from rates import SCALE\n", rates="SCALE = 0.5\n").task
+    with pytest.raises(JobFileError, match=r"cannot import name 'SCALES' from 'rates' \("):
+        _ = put(tmp_path / "b", head="from rates import SCALES as SCALE\n", rates="SCALE = 0.25\n").task

@@ -152,6 +152,19 @@ def test_bincount(loss: Loss) -> None:
     assert is_exact(task_of(loss))
 
 
+COVARIANCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "covariances": lambda y: torch.cov(y.T),
+    "covariances, divided by n": lambda y: y.T.cov(correction=0),
+    "a variance": lambda y: torch.cov(y[:, 0]),
+    "correlations": lambda y: torch.corrcoef(y.T).triu(1),
+}
+
+
+@pytest.mark.parametrize("found", COVARIANCES.values(), ids=COVARIANCES)
+def test_covariances(found: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert is_exact(task_of(lambda m, b: found(m(b["x"])).square().sum()))
+
+
 def packed(model: nn.Module, batch: Any) -> torch.Tensor:
     return rnn.pack_padded_sequence(batch["x"].view(-1, 3, 2), batch["n"], True, False).data.mean()
 
@@ -170,6 +183,10 @@ REFUSED: dict[str, tuple[Loss, type[VgameError], str]] = {
         "the data y holds the index 2 in sample",
     ),
     "packed sequences": (packed, ProgramError, r"pack_padded_sequence \(test_ordinary_functions.py line \d+\) makes"),
+    "weights of covariances": (
+        lambda m, b: torch.cov(m(b["x"]).T, aweights=b["t"][:, 0]).sum(), ProgramError,
+        r"cov with weights \(test_ordinary_functions.py line \d+\) is not supported",
+    ),
     "ctc_loss": (ctc, ProgramError, r"ctc_loss \(test_ordinary_functions.py line \d+\) is not supported"),
 }  # fmt: skip
 

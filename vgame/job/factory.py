@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -40,7 +41,7 @@ def _load(job: JobFile, module: str) -> Callable[..., Any]:
         beside = job._folder is not None and (job._folder / f"{module}.py").exists()
         if module in sys.builtin_module_names and beside:
             hint = f"; {module} is built into Python: give {module}.py another name"
-        raise JobFileError(f"model = {job.model!r} cannot be loaded: {error}{_place(error)}{hint}") from None
+        raise JobFileError(f"model = {job.model!r} cannot be loaded: {_text(error)}{_place(error)}{hint}") from None
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == STOPPED:
             raise
@@ -96,7 +97,12 @@ def _beside(job: JobFile, value: Any) -> Any:
 
 def _description(error: BaseException) -> str:
     """Type of an error, its message on one line, and the line of the user's file that raised it."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
+    return f"{type(error).__name__}: {_text(error)}{_place(error)}"
+
+
+def _text(error: BaseException) -> str:
+    """An error's message on one line, with the names that the user gave to modules."""
+    return re.sub(r"_of_job_\d+\b", "", " ".join(str(error).split()))
 
 
 def _place(error: BaseException) -> str:

@@ -91,6 +91,26 @@ def grouped_mm(
     return torch.stack(parts).sum(0)
 
 
+def cov(
+    x: torch.Tensor, *, correction: int = 1, fweights: torch.Tensor | None = None, aweights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Covariances of the rows of x [V, N]: [V, V]."""
+    if fweights is not None or aweights is not None:
+        raise ProgramError(f"cov with weights ({_here()[2:]}) is not supported; write its weighted means")
+    rows = x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
+    rows = rows - rows.mean(1, keepdim=True)
+    return (rows @ rows.T / max(rows.shape[1] - correction, 0)).squeeze()
+
+
+def corrcoef(x: torch.Tensor) -> torch.Tensor:
+    """Correlations of the rows of x."""
+    found = cov(x)
+    if not found.dim():
+        return found / found
+    deviation = found.diagonal().sqrt()
+    return (found / deviation[:, None] / deviation[None, :]).clamp(-1, 1)
+
+
 def gaussian_nll_loss(
     input: torch.Tensor,
     target: torch.Tensor,
@@ -150,6 +170,10 @@ PACKED = _refusing(
 OPENED: Mapping[Any, Callable[..., Any]] = {
     torch.nn.functional.grid_sample: grid_sample,
     torch.cdist: cdist,
+    torch.cov: cov,
+    torch.corrcoef: corrcoef,
+    torch.Tensor.cov: cov,
+    torch.Tensor.corrcoef: corrcoef,
     torch.ctc_loss: CTC,
     torch.nn.functional.ctc_loss: CTC,
     torch._VF._pack_padded_sequence: PACKED,
