@@ -187,6 +187,10 @@ REFUSED: dict[str, tuple[Loss, type[VgameError], str]] = {
         lambda m, b: torch.cov(m(b["x"]).T, aweights=b["t"][:, 0]).sum(), ProgramError,
         r"cov with weights \(test_ordinary_functions.py line \d+\) is not supported",
     ),
+    "an operator that fails with the data": (
+        lambda m, b: m(b["x"]).repeat_interleave(b["n"], dim=0, output_size=3).mean(), DataError,
+        r"aten.repeat_interleave.Tensor in loss fails with samples of the data, as it would in a loop: allocated size",
+    ),
     "ctc_loss": (ctc, ProgramError, r"ctc_loss \(test_ordinary_functions.py line \d+\) is not supported"),
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ from vgame.errors import DataError, ProgramError, VgameError
 from vgame.program.captured import Captured
 from vgame.program.constants import ancestors, is_random
 from vgame.program.decompositions import ONE_HOT
+from vgame.program.origins import module_of
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -179,5 +180,11 @@ def _evaluate(graph: GraphModule, wanted: set[Node], values: dict[Node, Any]) ->
                 values[node] = getattr(graph, node.target)
             else:
                 args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: values[n])
-                values[node] = node.target(*args, **kwargs)
+                try:
+                    values[node] = node.target(*args, **kwargs)
+                except (RuntimeError, IndexError) as error:
+                    raise DataError(
+                        f"{node.target} in {module_of(node)} fails with samples of the data, as it would in a loop: "
+                        f"{' '.join(str(error).split())}; correct the data, or the shapes that the loss expects"
+                    ) from None
     return values
