@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import math
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,3 +103,21 @@ def test_functions_are_as_before() -> None:
         capture(task_of(lambda m, b: (print(f"{usual_loss(m, b):.2f}"), usual_loss(m, b))[1]))
     assert math.exp(0.0) == 1.0 and type(math.exp) is type(len)
     assert "__format__" not in vars(torch.SymFloat) and not hasattr(torch.SymFloat, "exp")
+
+
+def test_no_module_keeps_a_replaced_function() -> None:
+    """torch loads hundreds of modules at its first trace, some of which look functions up by their identity."""
+    code = (
+        "import gc, torch\n"
+        "from functools import partial\n"
+        "from optimizer_steps import data, loss, network\n"
+        "from vgame.program import printed\n"
+        "from vgame.program.capture import capture\n"
+        "from vgame.tasks.task import Task\n"
+        "model = network()\n"
+        "capture(Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data(), 16))\n"
+        "print([o for o in gc.get_objects() if type(o) is partial and o.func is printed._function])\n"
+    )
+    folder = str(Path(__file__).parent)
+    found = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"

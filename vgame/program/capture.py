@@ -37,7 +37,6 @@ from vgame.program.hidden_state import (
 from vgame.program.lowering import HANDLERS
 from vgame.program.origins import labelled_modules
 from vgame.program.passes import Step
-from vgame.program.printed import printing
 from vgame.program.refusals import (
     _fails,
     decides_by_values,
@@ -90,7 +89,7 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
             trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in own)
             if not trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
                 raise nothing_to_train([name for name, p in parameters.items() if id(p) in own])
-            wrapper = Step(task, loss, trained, stack.enter_context(printing()))
+            wrapper = Step(task, loss, trained)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
             stack.enter_context(_without_validation())
@@ -109,6 +108,7 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
             raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
         raise _fails(error, list(batch)) from None
     refuse_unknown_shapes(graph, wrapper.decided)
+    wrapper.printed.warn()
     captured = Captured(
         graph, tuple(parameters), wrapper.trained, tuple(buffers), tuple(batch), wrapper.without_gradient
     )

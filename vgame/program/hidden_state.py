@@ -212,7 +212,8 @@ def attributes_change(names: list[str], left: list[str]) -> ProgramError:
     if not names:
         return ProgramError(
             "two forward passes of the same batch differ: they depend on a value outside the modules (a list, a "
-            "counter, the clock), which a program does not record; make it a buffer (register_buffer), or remove it"
+            "counter, the clock, a number of the optimizer), which a program does not record; make it a buffer "
+            "(register_buffer), or remove it"
         )
     if any(" (" in name or name.startswith("loss.") for name in names):
         return ProgramError(

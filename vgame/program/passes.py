@@ -32,8 +32,8 @@ from vgame.tasks.task import Task
 class Step:
     """forward, loss and gradients as a pure function of tensors; then forward and loss again, of other tensors."""
 
-    def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...], printed: Printed) -> None:
-        self.task, self.loss, self.trained, self.printed = task, loss, trained, printed
+    def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
+        self.task, self.loss, self.trained, self.printed = task, loss, trained, Printed()
         self.changed: list[str] = []  # attributes that the first forward pass changed
         self.left: list[str] = []  # modules whose mode it changed
         self.decided: list[str] = []  # reads of numbers from tensors
@@ -68,7 +68,8 @@ class Step:
         batch = {n: t.detach() if self.shared else t.clone() for n, t in batch.items()}
         given, self.inner = dict(batch), ""
         tensors = {**parameters, **buffers}
-        with _own_tensors(self.task.model), _reparametrize_module(self.task.model, tensors, tie_weights=True):
+        swapped = _reparametrize_module(self.task.model, tensors, tie_weights=True)
+        with _own_tensors(self.task.model), swapped, self.printed.allowed():
             held = Held(self.task.model, self.loss)
             loss = self.loss(self.task.model, batch)
             held.refuse_changes()

@@ -1,7 +1,7 @@
 """Numbers that a loss reads from tensors only to print them. They are unknown while a step is traced: texts have ???
 in their place (nan or 0 where only a number can stand), and one warning names the lines.
 
-In: nothing. Out: a context in which formats and the functions of `math` accept such numbers. All other reads stay
+In: nothing. Out: contexts in which formats and the functions of `math` accept such numbers. All other reads stay
 refused: a number that decides something, or that enters the program.
 """
 
@@ -49,6 +49,23 @@ class Printed:
         self.text("")
         return 0 if integer else math.nan
 
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Context in which such numbers can be printed. It begins when the tracer is loaded: modules that are loaded
+        inside it could keep the replaced functions."""
+        with ExitStack() as stack:
+            for kind in UNKNOWN:
+                stack.enter_context(patch.object(kind, "__format__", lambda _, spec: self.text(spec)))
+                for name in ("__float__", "__int__"):
+                    read = _read(self, getattr(kind, name, lambda number: float(number.__int__())), name == "__int__")
+                    stack.enter_context(patch.object(kind, name, read, create=True))
+            for name in FUNCTIONS:
+                function = partial(_function, getattr(math, name))
+                stack.enter_context(patch.object(math, name, function))
+                for kind in UNKNOWN:  # NumPy's function calls the method of its name
+                    stack.enter_context(patch.object(kind, name, partialmethod(function), create=True))
+            yield
+
     def warn(self) -> None:
         if self.lines:
             warnings.warn(
@@ -70,25 +87,6 @@ def _prints(code: CodeType, place: int) -> bool:
         names[:1] in (["FORMAT_VALUE"], ["FORMAT_SIMPLE"])
         or names in (["LOAD_CONST", "FORMAT_VALUE"], ["LOAD_CONST", "FORMAT_WITH_SPEC"])
     )
-
-
-@contextmanager
-def printing() -> Iterator[Printed]:
-    """Context in which numbers of traced tensors can be printed; warns at its end."""
-    printed = Printed()
-    with ExitStack() as stack:
-        for kind in UNKNOWN:
-            stack.enter_context(patch.object(kind, "__format__", lambda _, spec: printed.text(spec)))
-            for name in ("__float__", "__int__"):
-                read = _read(printed, getattr(kind, name, lambda number: float(number.__int__())), name == "__int__")
-                stack.enter_context(patch.object(kind, name, read, create=True))
-        for name in FUNCTIONS:
-            function = partial(_function, getattr(math, name))
-            stack.enter_context(patch.object(math, name, function))
-            for kind in UNKNOWN:  # NumPy's function calls the method of its name
-                stack.enter_context(patch.object(kind, name, partialmethod(function), create=True))
-        yield printed
-    printed.warn()
 
 
 def _read(printed: Printed, original: Callable[[Any], Any], integer: bool) -> Callable[[Any], Any]:
