@@ -66,12 +66,14 @@ class Escrow(EscrowContract):
         which has to fit."""
         return bonus.check(self, self.promised(identity, self.final(identity)), training, task, job, validate, store)
 
-    def evaluation(self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None) -> Bundle:
+    def evaluation(
+        self, identity: bytes, run: Run | Folder, task: Task, *, validate: float | None = None, early: bool = False
+    ) -> Bundle:
         """The evaluation of a trained run that the bonus requires. NotYet until the bonus's window has begun (`close`
         begins it), because an earlier claim does not count. Order it with `game.post`, then train and claim it like any
         job. It names the trainer of the training, so that no other account can accept it. `validate`: as for
-        `promise`."""
-        return bonus.evaluation_bundle(self, self.promised(identity, self.final(identity)), run, task, validate)
+        `promise`. `early`: for an auditor, also before the window begins; such an evaluation must not be claimed."""
+        return bonus.evaluation_bundle(self, self.promised(identity, self.final(identity)), run, task, validate, early)
 
     def pay(self, identity: bytes, job: bytes, run: Run | Folder, evaluation: Run | Folder) -> int:
         """Prove that the final evaluation `job` reaches the mark; returns the wei added to the trainer's credits.

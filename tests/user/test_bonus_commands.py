@@ -83,8 +83,9 @@ def test_a_bonus_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monke
         assert desk(2, "bonus", "close", high, *escrow)["outcome"] == "started"
         prepared = ("bonus", "prepare", bonus, *escrow, "--run", run, *task, "--out", tmp_path / "evaluation")
         assert "has not begun" in desk(None, *prepared, code=1)["error"]
+        early = desk(None, *prepared[:-1], tmp_path / "early", "--early")
         assert desk(1, "bonus", "close", bonus, *escrow)["outcome"] == "started"
-        desk(None, *prepared)
+        assert desk(None, *prepared)["initial_root"] == early["initial_root"]
         assert "holds a bundle already" in desk(1, *prepared, code=1)["error"]
         ordered = desk(1, "job", "post", tmp_path / "evaluation")["job"]
         evaluation = desk.play(ordered, tmp_path / "evaluation", chain)

@@ -128,7 +128,8 @@ def check(
     found = contract.promised(identity, contract.final(identity))
     text = (
         f"{found.amount / 10**18:.6f} ether for the trainer of job {found.terms.training.hex()[:16]}, at "
-        f"{total} >= {found.terms.least}, within {found.terms.window} s"
+        f"{total} >= {found.terms.least}, within {found.terms.window} s; its evaluation needs a bond of "
+        f"{found.evaluation.trainer_bond / 10**18:.6f} ether"
     )
     Reporter(json).emit(
         "checked", text, bonus=identity.hex(), amount=found.amount, total=total, least=found.terms.least
@@ -144,6 +145,9 @@ def prepare(
     run: RunFolder,
     task: JobFile,
     out: Annotated[Path, typer.Option(help="folder of the evaluation's bundle")],
+    early: Annotated[
+        bool, typer.Option("--early", help="for an auditor, before the window begins; it must not be claimed then")
+    ] = False,
     validate: Validate = None,
     chain_id: ChainId = None,
     json: Json = False,
@@ -154,7 +158,7 @@ def prepare(
     identity, contract = job_id(bonus), _look_at(rpc, game, escrow, chain_id)
     from vgame.validation.record import line
 
-    bundle = contract.evaluation(identity, run, _task(task), validate=validate)
+    bundle = contract.evaluation(identity, run, _task(task), validate=validate, early=early)
     bundle.save(out)
     reporter = Reporter(json)
     reporter.emit("validated", line(bundle.validation), **bundle.validation)
