@@ -116,8 +116,8 @@ class User(Player):
                 if final or (isinstance(problem, ContractError) and problem.name in but):
                     raise
                 self.world.log(f"{self.name}: {type(problem).__name__} {str(problem)[:150]}")
-                if isinstance(problem, NotYet):  # it waits for a final block: none is left out
-                    self.world.unsettled = max(self.world.unsettled, self.world.now + 30 + 2 * BLOCK)
+                # perhaps it waits for a final block: none is left out
+                self.world.unsettled = max(self.world.unsettled, self.world.now + 150)
             self.world.clock.sleep(30)
 
     def command(self, name: str, of: Callable[[SimGame, SimEscrow], T], but: tuple[str, ...] = ()) -> T:
