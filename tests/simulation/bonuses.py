@@ -81,6 +81,11 @@ class Street(World):
         return min(parent.base_fee * 9 // 8, HIGHEST * self.least)
 
 
+def play_all_blocks(world: World) -> None:
+    """A player may wait for a final block, so none is left out for a while."""
+    world.unsettled = max(world.unsettled, world.now + 150)
+
+
 class User(Player):
     """An account and who calls vgame's commands with it. `notes`: what is left on its disk when a process is killed."""
 
@@ -116,8 +121,7 @@ class User(Player):
                 if final or (isinstance(problem, ContractError) and problem.name in but):
                     raise
                 self.world.log(f"{self.name}: {type(problem).__name__} {str(problem)[:150]}")
-                # perhaps it waits for a final block: none is left out
-                self.world.unsettled = max(self.world.unsettled, self.world.now + 150)
+            play_all_blocks(self.world)
             self.world.clock.sleep(30)
 
     def command(self, name: str, of: Callable[[SimGame, SimEscrow], T], but: tuple[str, ...] = ()) -> T:
@@ -223,6 +227,7 @@ def trainer_life(story: Bonuses) -> Life:
         while story.offered is None:
             if world.now > START + story.spec.accept_window:
                 return
+            play_all_blocks(world)
             world.clock.sleep(BLOCK)
         identity, made = story.offered, work()
         if "checked" not in notes:
