@@ -5,10 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,20 +19,50 @@ from vgame.errors import ProgramError
 from vgame.program.capture import capture
 from vgame.tasks.task import Task
 
-PRINTS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
-    "a format": (lambda x: f"{x.item():.4f}", "???"),
-    "a width": (lambda x: f"{x.item():8.4f}", "     ???"),
-    "a tensor": (lambda x: f"{x.detach():.4f}", "???"),
-    "a conversion": (lambda x: f"{float(x.detach()):.4f}", "nan"),
-    "an integer": (lambda x: f"{int(x.detach())} {(x > 0).sum().item():d}", "0 ???"),
-    "a share": (lambda x: f"{(x > 0).sum().item() / 8:.1%}", "???%"),
-    "an old format": (lambda x: "%.4f" % x.item(), "nan"),  # noqa: UP031
-    "several in an old format": (lambda x: "%d of %d, %.2f" % ((x > 0).sum(), 8, x.item()), "0 of 8, nan"),  # noqa: UP031
-    "str.format": (lambda x: "{:.3f}".format(x.item()), "???"),  # noqa: UP032
-    "a perplexity": (lambda x: f"{math.exp(x.item()):.2f}", "???"),
-    "a perplexity of numpy": (lambda x: f"{np.exp(x.item()):.2f}", "???"),
-    "a logarithm with a base": (lambda x: f"{math.log(x.item(), 2):.2f}", "???"),
-    "a constant": (lambda x: f"{torch.tensor(2.0):.1f} {math.sqrt(torch.tensor(4.0))}", "2.0 2.0"),
+LOG = logging.Logger("mine")
+LOG.addHandler(logging.StreamHandler(WRITTEN := io.StringIO()))
+
+
+def a_format(x: torch.Tensor) -> None:
+    print(f"loss {x.item():.4f}, {x.detach():8.4f}")
+
+
+def a_conversion(x: torch.Tensor) -> None:
+    print(f"{float(x.detach()):.4f}", int(x.detach()))
+
+
+def a_share(x: torch.Tensor) -> None:
+    print(
+        "right:",
+        f"{(x > 0).sum().item() / 8:.1%}",
+        f"{(x > 0).sum().item():d}",
+    )
+
+
+def an_old_format(x: torch.Tensor) -> None:
+    print("%d of %d, %.2f" % ((x > 0).sum(), 8, x.item()))  # noqa: UP031
+
+
+def str_format(x: torch.Tensor) -> None:
+    print("{:.3f}".format(x.item()))  # noqa: UP032
+
+
+def a_log(x: torch.Tensor) -> None:
+    LOG.warning("%.3f of %s", x.item(), "mine")
+
+
+def a_formatted_log(x: torch.Tensor) -> None:
+    LOG.info(f"{x.item():.3f}")
+
+
+PRINTS: dict[Callable[[torch.Tensor], None], str] = {
+    a_format: "loss ???,      ???",
+    a_conversion: "nan 0",
+    a_share: "right: ???% ???",
+    an_old_format: "0 of 8, nan",
+    str_format: "???",
+    a_log: "nan of mine",
+    a_formatted_log: "???",
 }
 
 
@@ -44,34 +71,20 @@ def task_of(loss: Callable[[Any, Any], torch.Tensor]) -> Task:
     return Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16)
 
 
-@pytest.mark.parametrize(("text", "shown"), PRINTS.values(), ids=PRINTS)
-@pytest.mark.filterwarnings("ignore:numbers that the loss prints")
-def test_numbers_that_are_printed(text: Callable[[torch.Tensor], Any], shown: str) -> None:
-    def loss(model: Any, batch: Any) -> torch.Tensor:
-        found = usual_loss(model, batch)
-        assert text(found) == shown
-        return found
-
-    assert capture(task_of(loss))
-
-
-def test_the_warning() -> None:
-    with pytest.warns(UserWarning, match=r"^numbers that the loss prints \(test_printed.py line \d+\) are unknown"):
-        capture(task_of(lambda m, b: (print(f"{usual_loss(m, b):.2f}"), usual_loss(m, b))[1]))
-
-
-def test_a_log() -> None:
-    log, written = logging.Logger("mine"), io.StringIO()
-    log.addHandler(logging.StreamHandler(written))
+@pytest.mark.parametrize(("shows", "shown"), PRINTS.items(), ids=lambda x: getattr(x, "__name__", ""))
+def test_numbers_that_are_printed(
+    shows: Callable[[torch.Tensor], None], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    WRITTEN.truncate(0)
 
     def loss(model: Any, batch: Any) -> torch.Tensor:
         found = usual_loss(model, batch)
-        log.warning("%.3f of %s", found.item(), "mine")
+        shows(found)
         return found
 
-    with pytest.warns(UserWarning, match="numbers that the loss prints"):
+    with pytest.warns(UserWarning, match=r"^numbers that the loss prints \(test_printed.py line \d+.*\) are unknown"):
         capture(task_of(loss))
-    assert written.getvalue() == "nan of mine\n" * 2
+    assert (capsys.readouterr().out + WRITTEN.getvalue()).strip("\0\n").split("\n") == [shown] * 2
 
 
 USES: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -82,8 +95,34 @@ USES: dict[str, Callable[[torch.Tensor], Any]] = {
     "a remainder of a number": lambda x: np.float64(7.0) % x.item(),
     "a branch": lambda x: 2.0 if math.exp(x.item()) > 3 else 1.0,
     "a text": lambda x: float(f"{x.item():.3f}"),
+    "an old text": lambda x: float("%.3f" % x.item()),  # noqa: UP031
+    "an old text of an integer": lambda x: int("%d" % x.item()),  # noqa: UP031
+    "a comparison of texts": lambda x: 2.0 if f"{x.item():.1f}" < "0.8" else 1.0,
+    "an equality of texts": lambda x: 2.0 if "%d" % x.item() == "1" else 1.0,  # noqa: UP031
+    "a length": lambda x: len(f"{x.item():.3f}"),
+    "a text that is kept": lambda x: kept(f"{x.item():.3f}"),
     "a conversion": lambda x: int(x.item()),
 }
+
+
+def kept(text: str) -> float:
+    print(text)
+    return 1.0
+
+
+def keeps(x: torch.Tensor) -> float:
+    print(kept(f"{x.item():.3f}"))
+    return 1.0
+
+
+def print_of_its_own(x: torch.Tensor) -> float:
+    texts: list[str] = []
+    print = texts.append
+    print(f"{x.item():.3f}")
+    return float(len(texts[0]))
+
+
+USES |= {"a text given to a function": keeps, "a print of its own": print_of_its_own}
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
@@ -98,26 +137,13 @@ def test_numbers_that_decide(use: Callable[[torch.Tensor], Any]) -> None:
     assert "test_printed.py line" in str(error.value)
 
 
+def prints(model: Any, batch: Any) -> torch.Tensor:
+    found = usual_loss(model, batch)
+    print(f"{found.item():.3f}")
+    return found
+
+
 def test_functions_are_as_before() -> None:
     with pytest.warns(UserWarning, match="numbers that the loss prints"):
-        capture(task_of(lambda m, b: (print(f"{usual_loss(m, b):.2f}"), usual_loss(m, b))[1]))
-    assert math.exp(0.0) == 1.0 and type(math.exp) is type(len)
-    assert "__format__" not in vars(torch.SymFloat) and not hasattr(torch.SymFloat, "exp")
-
-
-def test_no_module_keeps_a_replaced_function() -> None:
-    """torch loads hundreds of modules at its first trace, some of which look functions up by their identity."""
-    code = (
-        "import gc, torch\n"
-        "from functools import partial\n"
-        "from optimizer_steps import data, loss, network\n"
-        "from vgame.program import printed\n"
-        "from vgame.program.capture import capture\n"
-        "from vgame.tasks.task import Task\n"
-        "model = network()\n"
-        "capture(Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data(), 16))\n"
-        "print([o for o in gc.get_objects() if type(o) is partial and o.func is printed._function])\n"
-    )
-    folder = str(Path(__file__).parent)
-    found = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
-    assert found.stdout == "[]\n"
+        capture(task_of(prints))
+    assert "__format__" not in vars(torch.SymFloat)

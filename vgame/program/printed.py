@@ -1,31 +1,36 @@
 """Numbers that a loss reads from tensors only to print them. They are unknown while a step is traced: texts have ???
 in their place (nan or 0 where only a number can stand), and one warning names the lines.
 
-In: nothing. Out: contexts in which formats and the functions of `math` accept such numbers. All other reads stay
-refused: a number that decides something, or that enters the program.
+In: nothing. Out: a context in which statements that only print accept such numbers, `print(...)` or a call of a logger.
+All other reads stay refused: a number or its text may decide something, or enter the program.
 """
 
 from __future__ import annotations
 
-import dis
+import ast
+import builtins
+import logging
 import math
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial, partialmethod
-from types import CodeType, FrameType
+from functools import cache
+from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from vgame.errors import some_of
-from vgame.program.hidden_state import DEEP, own_line
+from vgame.program.hidden_state import DEEP, is_library_file, own_line
+from vgame.program.refusals import decides_by_values
 
-FUNCTIONS = ("cbrt", "cos", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "pow", "sin", "sqrt", "tanh")
 UNKNOWN = (torch.SymFloat, torch.SymInt)
+DECIDE = ast.Call | ast.NamedExpr | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp
+LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 
 
 class Printed:
@@ -35,8 +40,9 @@ class Printed:
         self.lines: dict[str, None] = {}
 
     def text(self, spec: str) -> str:
-        """An unknown number, formatted."""
-        self.lines[own_line(traceback.extract_stack(limit=DEEP)).removeprefix(", ")] = None
+        """An unknown number, formatted. ProgramError where it is not only printed."""
+        if not self._notes(sys._getframe(1)):
+            raise decides_by_values(f"a text of a number{own_line(traceback.extract_stack(limit=DEEP))}")
         try:
             return format(math.nan, spec).replace("nan", "???")
         except ValueError:  # a format of integers
@@ -44,26 +50,28 @@ class Printed:
 
     def number(self, frame: FrameType, integer: bool = False) -> float | int | None:
         """What stands for a number that the code of a frame only prints, else None."""
-        if not _prints(frame.f_code, frame.f_lasti):
+        if not self._notes(frame):
             return None
-        self.text("")
         return 0 if integer else math.nan
+
+    def _notes(self, frame: FrameType | None) -> bool:
+        """Does the user's statement that runs only print? Then its line is noted."""
+        while frame is not None and is_library_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None or not _prints(frame):
+            return False
+        self.lines[f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"] = None
+        return True
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Context in which such numbers can be printed. It begins when the tracer is loaded: modules that are loaded
-        inside it could keep the replaced functions."""
+        """Context in which such numbers can be printed."""
         with ExitStack() as stack:
             for kind in UNKNOWN:
                 stack.enter_context(patch.object(kind, "__format__", lambda _, spec: self.text(spec)))
                 for name in ("__float__", "__int__"):
                     read = _read(self, getattr(kind, name, lambda number: float(number.__int__())), name == "__int__")
                     stack.enter_context(patch.object(kind, name, read, create=True))
-            for name in FUNCTIONS:
-                function = partial(_function, getattr(math, name))
-                stack.enter_context(patch.object(math, name, function))
-                for kind in UNKNOWN:  # NumPy's function calls the method of its name
-                    stack.enter_context(patch.object(kind, name, partialmethod(function), create=True))
             yield
 
     def warn(self) -> None:
@@ -75,22 +83,8 @@ class Printed:
             )
 
 
-@cache
-def _prints(code: CodeType, place: int) -> bool:
-    """Whether the instruction at `place` formats a number ("%.3f" % x), or calls a function (float) whose result is
-    formatted at once. Python calls `__float__` for neither operand of a remainder."""
-    rest = [i for i in dis.get_instructions(code) if i.offset >= place][:3]
-    if rest[0].opname == "BINARY_OP":
-        return rest[0].argrepr == "%"
-    names = [i.opname for i in rest[1:]]
-    return rest[0].opname.startswith("CALL") and (
-        names[:1] in (["FORMAT_VALUE"], ["FORMAT_SIMPLE"])
-        or names in (["LOAD_CONST", "FORMAT_VALUE"], ["LOAD_CONST", "FORMAT_WITH_SPEC"])
-    )
-
-
 def _read(printed: Printed, original: Callable[[Any], Any], integer: bool) -> Callable[[Any], Any]:
-    """A conversion of an unknown number to one of Python, which only a format may make."""
+    """A conversion of an unknown number to one of Python, which only a statement that prints may make."""
 
     def read(self: Any) -> Any:
         number = printed.number(sys._getframe(1), integer)
@@ -99,11 +93,54 @@ def _read(printed: Printed, original: Callable[[Any], Any], integer: bool) -> Ca
     return read
 
 
-def _function(original: Callable[..., Any], *args: Any) -> Any:
-    """A function of `math`; of an unknown number another unknown number, whichever."""
-    for a in args:
-        if isinstance(a, int | float):
-            a.__float__()  # refused for a number of the optimizer: vgame/program/later_step.py
-    args = tuple(a.item() if isinstance(a, torch.Tensor) else a for a in args)
-    unknown = [a for a in args if isinstance(a, UNKNOWN)]
-    return torch.full((), unknown[0]).exp().item() if unknown else original(*args)
+@cache
+def _statements(file: str) -> tuple[ast.stmt, ...]:
+    """The statements of a file; of two that contain a line the inner one comes last."""
+    try:
+        tree = ast.parse(Path(file).read_text())
+    except (OSError, ValueError, SyntaxError):
+        return ()
+    return tuple(sorted((n for n in ast.walk(tree) if isinstance(n, ast.stmt)), key=lambda n: (n.lineno, n.col_offset)))
+
+
+def _prints(frame: FrameType) -> bool:
+    """Whether the statement of a frame's line is a call of `print` or of a logger, where no text is given to
+    another function or a name, or compared."""
+    line = frame.f_lineno
+    here = [n for n in _statements(frame.f_code.co_filename) if n.lineno <= line <= (n.end_lineno or n.lineno)]
+    if not here or not isinstance(here[-1], ast.Expr) or not isinstance(call := here[-1].value, ast.Call):
+        return False
+    inner = [n for n in ast.walk(call) if n is not call]
+    if any(isinstance(n, DECIDE) and not _is_plain(n) and any(map(_is_text, ast.walk(n))) for n in inner):
+        return False
+    return _is_output(call.func, frame)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod))
+
+
+def _is_plain(call: ast.AST) -> bool:
+    """`"{:.3f}".format(...)`."""
+    return (
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Constant)
+    )
+
+
+def _is_output(function: ast.expr, frame: FrameType) -> bool:
+    """Whether this is Python's `print`, or a method of a logger."""
+    names = {**vars(builtins), **frame.f_globals, **frame.f_locals}
+    if isinstance(function, ast.Name):
+        return names.get(function.id) is print
+    if not isinstance(function, ast.Attribute) or function.attr not in LOGS:
+        return False
+    owner: Any = function.value
+    path: list[str] = []
+    while isinstance(owner, ast.Attribute):
+        path, owner = [owner.attr, *path], owner.value
+    found = names.get(owner.id) if isinstance(owner, ast.Name) else None
+    for name in path:
+        found = vars(found).get(name) if hasattr(found, "__dict__") else None
+    return found is logging or isinstance(found, logging.Logger | logging.LoggerAdapter)

@@ -30,8 +30,8 @@ ADVICE = {
     "dynamo-optimized function": "remove torch.compile: vgame captures the step itself",
     "support for cuda": "name no device in the loss: vgame.train(..., device=...) sets the device",
     "No CUDA GPUs are available": "name no device in the loss: vgame.train(..., device=...) sets the device",
-    "SymFloat": 'numbers of tensors are unknown while it is captured, and can only be printed: f"{x.item():.3f}"',
-    "SymInt": 'numbers of tensors are unknown while it is captured, and can only be printed: f"{x.item()}"',
+    "SymFloat": 'numbers of tensors are unknown while it is captured; they can be printed: print(f"{x.item():.3f}")',
+    "SymInt": 'numbers of tensors are unknown while it is captured; they can be printed: print(f"{x.item()}")',
     ".numpy() is not supported": "compute with torch only",
     "a leaf Variable that requires grad": "only the optimizer may change parameters",
 }
@@ -82,7 +82,7 @@ def nothing_to_train(names: Sequence[str]) -> ProgramError:
 def decides_by_values(where: str) -> ProgramError:
     return ProgramError(
         f"the model branches on the values of its tensors ({where}), which cannot be captured; "
-        'make the control flow and all shapes independent of the data; a number is printed by f"{x.item():.3f}"'
+        'make the control flow and all shapes independent of the data; a number is printed by print(f"{x.item():.3f}")'
     )
 
 
