@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from optimizer_steps import data, network
+from optimizer_steps import loss as usual_loss
 from torch import nn, optim
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -134,3 +135,31 @@ def test_a_tracers_tensor_of_an_earlier_capture() -> None:
         kept = torch.arange(6.0)
     with pytest.raises(ProgramError, match=r"a tensor of an earlier trace, torch.float32 \(6,\), is used"):
         capture(task_of(lambda n: torch.utils._pytree.tree_map(torch.detach, kept)))
+
+
+def counted(n: int) -> int:
+    counted.calls += 1
+    return n + counted.calls
+
+
+counted.calls = 0
+
+
+@functools.cache
+def box() -> dict[str, int]:
+    return {"calls": 0}
+
+
+def boxed(n: int) -> int:
+    box()["calls"] += 1
+    return n + box()["calls"]
+
+
+@pytest.mark.parametrize(("count", "name"), [(counted, "counted.calls"), (boxed, "box.result.calls")])
+def test_a_counter_in_a_function_or_a_cache_is_refused(count: Callable[[int], int], name: str) -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return usual_loss(model, batch) * (2.0 if count(0) > 4 else 1.0)
+
+    model = network()
+    with pytest.raises(ProgramError, match=f"changes .*{name}"):
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))

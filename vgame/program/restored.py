@@ -79,9 +79,9 @@ def _bind(names: dict[str, Any], before: dict[str, Any]) -> None:
 def _redefine(kind: type, before: dict[str, Any]) -> None:
     for name in [n for n in {**vars(kind), **before} if vars(kind).get(n, ABSENT) is not before.get(n, ABSENT)]:
         if name in before:
-            setattr(kind, name, before[name])
+            type.__setattr__(kind, name, before[name])  # whatever its metaclass refuses
         else:
-            delattr(kind, name)
+            type.__delattr__(kind, name)
 
 
 def _content(cell: Any) -> Any:

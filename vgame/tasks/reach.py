@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, partial
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from pathlib import Path
 from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -89,7 +90,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, BuiltinMethodType):
         return [("", value.__self__)]
     if isinstance(value, CACHED):
-        return [("", value.__wrapped__)]
+        return [("", value.__wrapped__), *_result(value)]
     if isinstance(value, partial):
         return [("", value.func), *enumerate(value.args), *value.keywords.items()]
     if isinstance(value, GeneratorType):
@@ -126,6 +127,13 @@ def _of_class(kind: type) -> list[tuple[str, Any]]:
     return [(n, v) for n, v in inner.items() if isinstance(v, FunctionType) or not n.startswith("__")]
 
 
+def _result(cached: Any) -> list[tuple[str, Any]]:
+    """What a cached function without arguments has returned."""
+    code = getattr(cached.__wrapped__, "__code__", None)
+    known = cached.cache_info().currsize == 1 and code is not None and not (code.co_argcount or code.co_kwonlyargcount)
+    return [("result", cached())] if known and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS) else []
+
+
 def _of_iterator(value: Any) -> list[tuple[Any, Any]]:
     """The parts of an iterator without attributes, which give its position."""
     try:
@@ -155,7 +163,8 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
     lines = {n: f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})" for n in read}
     places = [(n, own_place or lines[n], v) for n, v in read.items()]
     first = f" ({file} line {code.co_firstlineno})"
-    return places + [(f"a default of {function.__name__}", first, v) for v in defaults]
+    own = [(f"{function.__name__}.{n}", first, v) for n, v in vars(function).items()]
+    return places + own + [(f"a default of {function.__name__}", first, v) for v in defaults]
 
 
 @cache
