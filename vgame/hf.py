@@ -95,8 +95,8 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
         data = collate(DataLoader(loader.dataset, args.train_batch_size, sampler=sampler, **plain))
     except VgameError as error:
         problems.append(str(error))
-    pieces, batches = args.gradient_accumulation_steps, len(loader)
-    if pieces > batches:
+    pieces = args.gradient_accumulation_steps
+    if data is not None and pieces > (batches := len(loader)):
         problems.append(
             f"gradient_accumulation_steps = {pieces} for {batches} batches a pass, so that a step of train() has only "
             f"{batches} (gradient_accumulation_steps = {batches})"

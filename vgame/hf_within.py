@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -54,9 +54,11 @@ PARTS = {
 #: Methods that train() calls between two steps, and that a job does not call.
 BETWEEN = re.compile(
     "log|_maybe_log_save_evaluate|_?save.*|store_flos|floating_point_ops|_determine_best_metric|_?track_num_input_tokens"
+    "|_?get_learning_rate|is_(local|world)_process_zero"
 )
 OUTSIDE = "*"
-BY_NAME = {"setattr", "delattr", "vars", "globals", "exec", "eval"}
+TAKE = {"getattr", "hasattr", "isinstance", "print", "super", "type"}  # functions that `self` may be given to
+BY_NAME = {"__dict__", "__setattr__", "__delattr__", "setattr", "delattr", "vars", "globals", "exec", "eval"}
 #: Methods of tensors and containers that change nothing.
 READS = {"items", "keys", "values", "get", "copy", "count", "index", "item", "tolist", "detach", "cpu", "mean", "sum"}
 SPECIAL = {n for n in (*dir(int), *dir(dict), "__call__", "__enter__", "__next__") if n.startswith("__")} - {
@@ -126,21 +128,39 @@ def _changes(function: Any) -> tuple[frozenset[str], frozenset[str]]:
     """(attributes of `self` that the source of a class or function may change, with OUTSIDE for values of other
     objects; its methods that it calls)."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    inside = {*getattr(getattr(function, "__code__", None), "co_varnames", ())}
+    names = getattr(getattr(function, "__code__", None), "co_varnames", ())
+    this, inside = names[0] if names else "self", {*names}
+    uses = lambda node: any(isinstance(n, ast.Name) and n.id == this for n in ast.walk(node))  # noqa: E731
+    holders = {n.id for each in ast.walk(tree) for n in _targets(each, uses)}  # locals with parts of `self`
     found, called = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             name, first = _root(node)
-            found.add(first if name == "self" else "" if name in inside else OUTSIDE)
-        elif isinstance(node, ast.Global | ast.Nonlocal) or (isinstance(node, ast.Name) and node.id in BY_NAME):
+            found.add(first if name == this else "" if name in inside - holders else OUTSIDE)
+        elif isinstance(node, ast.Global | ast.Nonlocal) or {getattr(node, k, "") for k in ("id", "attr")} & BY_NAME:
             found.add(OUTSIDE)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        elif isinstance(node, ast.Call):
+            if any(isinstance(a, ast.Name) and a.id == this for a in node.args):
+                found.add("" if isinstance(node.func, ast.Name) and node.func.id in TAKE else OUTSIDE)
+            if not isinstance(node.func, ast.Attribute):
+                continue
             name, first = _root(node.func.value)
-            if name == "self" and not first:
+            if name == this and not first:
                 called.add(node.func.attr)
-            elif name == "self" and node.func.attr not in READS:
-                found.add(first)
+            elif name in {this, *holders} and node.func.attr not in READS:
+                found.add(first if name == this else OUTSIDE)
     return frozenset(found), frozenset(called)
+
+
+def _targets(node: ast.AST, uses: Callable[[ast.AST], bool]) -> list[ast.Name]:
+    """The names that a statement binds to a part of `self`."""
+    if isinstance(node, ast.Assign) and uses(node.value):
+        bound: list[ast.expr] = node.targets
+    elif isinstance(node, ast.For | ast.NamedExpr) and uses(node.iter if isinstance(node, ast.For) else node.value):
+        bound = [node.target]
+    else:
+        return []
+    return [n for each in bound for n in ast.walk(each) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
 
 
 def changed_by(kind: type, name: str) -> set[str]:
@@ -159,7 +179,9 @@ def changed_by(kind: type, name: str) -> set[str]:
         found |= own
         todo += called - seen
         seen |= called
-    return {each for each in found if not CONSTANT.fullmatch(each)}
+    if any(isinstance(getattr(kind, each, None), property) for each in found):
+        found.add(OUTSIDE)  # its setter may change anything
+    return found
 
 
 def _changing(kind: type) -> set[str]:

@@ -117,9 +117,23 @@ class Counting(Reading):
         return 0
 
 
+class ByAnotherName(Reading):
+    def log(s, logs, start_time=None):
+        s.weight *= 0.9
+
+
+class LikeAConstant(Reading):
+    is_warm = True
+
+    def log(self, logs, start_time=None):
+        self.is_warm = False
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "read"),
     [
+        (ByAnotherName, "weight", lambda own: 1.0 + own.weight),
+        (LikeAConstant, "is_warm", lambda own: 1.0 + own.is_warm),
         (Annealing, "weight", lambda own: 1.0 + own.weight),
         (Annealing, "table", lambda own: own.table["a"]),
         (Helping, "weight", lambda own: 1.0 + own.weight),
@@ -152,7 +166,49 @@ class OnSave(Reading):
         WEIGHTS = [2.0]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(ByName, "log"), (OfTheFile, "log"), (OnSave, "_save")])
+class ByAnAlias(Reading):
+    def log(self, logs, start_time=None):
+        me = self
+        me.weight *= 0.9
+
+
+class InALoop(Reading):
+    def log(self, logs, start_time=None):
+        for table in (self.table,):
+            table.update(a=2.0)
+
+
+class InItsDictionary(Reading):
+    def log(self, logs, start_time=None):
+        self.__dict__["weight"] *= 0.9
+
+
+class OfAFunction(Reading):
+    def log(self, logs, start_time=None):
+        halve(self)
+
+
+class OfAProperty(Reading):
+    @property
+    def factor(self):
+        return self.weight
+
+    @factor.setter
+    def factor(self, value):
+        self.weight = value
+
+    def log(self, logs, start_time=None):
+        self.factor = 2.0
+
+
+def halve(own):
+    own.weight /= 2
+
+
+ALIASED = [(kind, "log") for kind in (ByAnAlias, InALoop, InItsDictionary, OfAFunction, OfAProperty)]
+
+
+@pytest.mark.parametrize(("kind", "name"), [*ALIASED, (ByName, "log"), (OfTheFile, "log"), (OnSave, "_save")])
 def test_a_method_between_steps_that_changes_other_values_is_refused(kind, name, tmp_path) -> None:
     with pytest.raises(
         vgame.JobFileError, match=rf"a {name} of {kind.__name__}, test_hf_within.py line \d+ \(a job does"
