@@ -49,6 +49,13 @@ def test_an_evaluation_that_does_not_fit_the_disk_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_cannot_be_written_is_named(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for store in (tmp_path / "nothing", tmp_path / "file"):
+        with pytest.raises(StoreError, match=r"No such file|Not a directory.*--store"):
+            stage.escrow.check(stage.id, stage.trained.bundle, task(), store=store)
+
+
 def test_the_time_of_checkpoints_counts(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vgame.agents.bonus_conditions.checkpoint_seconds", lambda *_: 5.0e5)
     with pytest.raises(Abstain, match=r"`vgame trainer` would refuse.* s a checkpoint on this device: claim_window"):

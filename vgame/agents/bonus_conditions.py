@@ -18,7 +18,7 @@ from vgame.chain.records import NOBODY, JobSpec, Phase
 from vgame.chain.wallet import CALLDATA_CAP
 from vgame.commit.merkle import tree_height
 from vgame.delivery.buyer import FAILED
-from vgame.errors import Abstain
+from vgame.errors import Abstain, StoreError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
@@ -54,7 +54,14 @@ def check_payable(
 def _measure(evaluation: Bundle, store: Path) -> Pace:
     """The pace of this device with that disk; StoreError if a role's run of the evaluation does not fit the disk."""
     executor = Executor(evaluation.program, evaluation.data, evaluation.scalars, evaluation.seed, evaluation.mode)
-    with TemporaryDirectory(prefix=".measured-", dir=store) as folder:
+    try:
+        made = TemporaryDirectory(prefix=".measured-", dir=store)
+    except OSError as error:
+        raise StoreError(
+            f"{store}: {error.strerror}; the folder of the role's store is expected, or another one on its disk "
+            "(--store), for measuring a checkpoint there"
+        ) from None
+    with made as folder:
         refuse_small_disk(Store(Path(folder), evaluation), executor)
         pace = measure(evaluation, executor)
         return replace(pace, checkpoint=checkpoint_seconds(Path(folder), evaluation))

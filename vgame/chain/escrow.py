@@ -19,7 +19,7 @@ from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
-from vgame.chain.records import Event, JobSpec, checksum_address
+from vgame.chain.records import NOBODY, Event, JobSpec, checksum_address, checksummed
 from vgame.errors import ChainError, ContractError, EndpointError, LostRace, NotYet
 
 NAME = "AccuracyEscrow"
@@ -63,6 +63,9 @@ class Bonus:
     total: int
     size: int
     least: int
+
+
+NONE = Bonus(bytes(32), bytes(32), bytes(32), NOBODY, 0, 0, 0, False, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +202,16 @@ class EscrowContract:
         return shown
 
     def _final(self, identity: bytes) -> Bonus:
-        """All zero if there is none; a window that began after the final time has not begun."""
+        """All zero if there is none, or no escrow yet; what happened after the final time has not happened."""
         with self.game.chain.final() as second:
-            shown = self._shown(identity)
+            shown = self._shown(identity) if self._is_there() else NONE
         if shown.promised_at > second:
-            return replace(shown, amount=0)
-        return replace(shown, since=0) if shown.since > second else shown
+            return NONE
+        shown = replace(shown, since=0) if shown.since > second else shown
+        return replace(shown, settled_at=0, paid=False) if shown.settled_at > second else shown
+
+    def _is_there(self) -> bool:
+        return bool(self.game.chain.ask(lambda: self.game.chain.web3.eth.get_code(checksummed(self.address))))
 
     def promised(self, identity: bytes, held: Bonus | None = None) -> Promised:
         """The terms of a bonus, settled or not: the contract holds the hashes of order and layout, and an event the
