@@ -163,3 +163,22 @@ def test_a_counter_in_a_function_or_a_cache_is_refused(count: Callable[[int], in
     model = network()
     with pytest.raises(ProgramError, match=f"changes .*{name}"):
         capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+
+
+class Slotted:
+    __slots__ = ("table",)
+
+
+def test_a_table_in_a_slot_is_as_before() -> None:
+    empty, none = Slotted(), Slotted()
+    none.table = None
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        for each in (empty, none):
+            if getattr(each, "table", None) is None:
+                each.table = torch.ones(3)
+        return usual_loss(model, batch) * none.table.sum()
+
+    model = network()
+    capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+    assert none.table is None and not hasattr(empty, "table")

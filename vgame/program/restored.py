@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import cache, partial
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -59,6 +59,8 @@ def _bindings(roots: Roots) -> Iterator[Callable[[], None]]:
             yield partial(_redefine, value, dict(vars(value)))
         elif isinstance(value, CACHED):
             yield partial(_clear, value, value.cache_info().misses)
+        elif is_own_class(type(value)):
+            yield from (partial(_reset, slot, value, _in(slot, value)) for slot in _slots(type(value)))
 
 
 @cache
@@ -97,6 +99,26 @@ def _refill(cell: Any, before: Any) -> None:
             del cell.cell_contents
         else:
             cell.cell_contents = before
+
+
+@cache
+def _slots(kind: type) -> tuple[MemberDescriptorType, ...]:
+    return tuple(v for each in kind.__mro__ for v in vars(each).values() if isinstance(v, MemberDescriptorType))
+
+
+def _in(slot: MemberDescriptorType, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:  # it is empty
+        return ABSENT
+
+
+def _reset(slot: MemberDescriptorType, value: Any, before: Any) -> None:
+    if _in(slot, value) is not before:
+        if before is ABSENT:
+            slot.__delete__(value)
+        else:
+            slot.__set__(value, before)
 
 
 def _clear(cached: Any, misses: int) -> None:
