@@ -47,6 +47,10 @@ def str_format(x: torch.Tensor) -> None:
     print("{:.3f}".format(x.item()))  # noqa: UP032
 
 
+def itself(x: torch.Tensor) -> None:
+    print(x.item(), "and", str(x.item()))
+
+
 def a_log(x: torch.Tensor) -> None:
     LOG.warning("%.3f of %s", x.item(), "mine")
 
@@ -61,6 +65,7 @@ PRINTS: dict[Callable[[torch.Tensor], None], str] = {
     a_share: "right: ???% ???",
     an_old_format: "0 of 8, nan",
     str_format: "???",
+    itself: "??? and ???",
     a_log: "nan of mine",
     a_formatted_log: "???",
 }
@@ -100,6 +105,8 @@ USES: dict[str, Callable[[torch.Tensor], Any]] = {
     "a comparison of texts": lambda x: 2.0 if f"{x.item():.1f}" < "0.8" else 1.0,
     "an equality of texts": lambda x: 2.0 if "%d" % x.item() == "1" else 1.0,  # noqa: UP031
     "a length": lambda x: len(f"{x.item():.3f}"),
+    "the length of its text": lambda x: len(str(x.item())),
+    "the beginning of its text": lambda x: 2.0 if str(x.item()).startswith("0") else 1.0,
     "a text that is kept": lambda x: kept(f"{x.item():.3f}"),
     "a conversion": lambda x: int(x.item()),
 }

@@ -30,6 +30,7 @@ from vgame.program.refusals import decides_by_values
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
 DECIDE = ast.Call | ast.NamedExpr | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp
+TEXTS = {"str", "repr", "format"}
 LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 
 
@@ -72,6 +73,8 @@ class Printed:
                 for name in ("__float__", "__int__"):
                     read = _read(self, getattr(kind, name, lambda number: float(number.__int__())), name == "__int__")
                     stack.enter_context(patch.object(kind, name, read, create=True))
+                for name in ("__str__", "__repr__"):
+                    stack.enter_context(patch.object(kind, name, _shown(self, getattr(kind, name))))
             yield
 
     def warn(self) -> None:
@@ -93,9 +96,18 @@ def _read(printed: Printed, original: Callable[[Any], Any], integer: bool) -> Ca
     return read
 
 
+def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], str]:
+    """The text of an unknown number: for torch its name, for the user's code as in a format."""
+
+    def show(self: Any) -> str:
+        return original(self) if is_library_file(sys._getframe(1).f_code.co_filename) else printed.text("")
+
+    return show
+
+
 @cache
 def _statements(file: str) -> tuple[ast.stmt, ...]:
-    """The statements of a file; of two that contain a line the inner one comes last."""
+    """The statements of a file; of two that contain a place the inner one comes last."""
     try:
         tree = ast.parse(Path(file).read_text())
     except (OSError, ValueError, SyntaxError):
@@ -104,10 +116,11 @@ def _statements(file: str) -> tuple[ast.stmt, ...]:
 
 
 def _prints(frame: FrameType) -> bool:
-    """Whether the statement of a frame's line is a call of `print` or of a logger, where no text is given to
+    """Whether the statement that a frame runs is a call of `print` or of a logger, where no text is given to
     another function or a name, or compared."""
-    line = frame.f_lineno
-    here = [n for n in _statements(frame.f_code.co_filename) if n.lineno <= line <= (n.end_lineno or n.lineno)]
+    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    at = (line or 0, column or 0)
+    here = [n for n in _statements(frame.f_code.co_filename) if (n.lineno, n.col_offset) <= at < _end(n)]
     if not here or not isinstance(here[-1], ast.Expr) or not isinstance(call := here[-1].value, ast.Call):
         return False
     inner = [n for n in ast.walk(call) if n is not call]
@@ -116,17 +129,22 @@ def _prints(frame: FrameType) -> bool:
     return _is_output(call.func, frame)
 
 
+def _end(node: ast.stmt) -> tuple[int, int]:
+    return node.end_lineno or 0, node.end_col_offset or 0
+
+
 def _is_text(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in TEXTS
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod))
 
 
-def _is_plain(call: ast.AST) -> bool:
-    """`"{:.3f}".format(...)`."""
-    return (
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and isinstance(call.func.value, ast.Constant)
-    )
+def _is_plain(node: ast.AST) -> bool:
+    """`"{:.3f}".format(...)`, `str(...)`."""
+    function = node.func if isinstance(node, ast.Call) else None
+    if isinstance(function, ast.Name):
+        return function.id in TEXTS
+    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant)
 
 
 def _is_output(function: ast.expr, frame: FrameType) -> bool:
