@@ -33,6 +33,8 @@ try:
     from vgame.hf_within import BETWEEN, OUTSIDE, Within, changed_by, is_of_transformers, place
 except ModuleNotFoundError as error:
     raise missing_package(error) from None
+except ImportError as error:
+    raise VgameError(f"{error}; transformers 5.6.2 or later is expected: pip install -U transformers") from None
 
 #: Arguments that are used, or that do not affect training, with any value.
 KNOWN = re.compile(

@@ -124,8 +124,8 @@ def check(
     wanted = None if job is None else job_id(job)
     from vgame.job.bundle import load_bundle
 
-    total = contract.check(identity, load_bundle(bundle), _task(task), job=wanted, validate=validate, store=store)
     found = contract.promised(identity, contract.final(identity))
+    total = contract.check(identity, load_bundle(bundle), _task(task), job=wanted, validate=validate, store=store)
     text = (
         f"{found.amount / 10**18:.6f} ether for the trainer of job {found.terms.training.hex()[:16]}, at "
         f"{total} >= {found.terms.least}, within {found.terms.window} s; its evaluation needs a bond of "
