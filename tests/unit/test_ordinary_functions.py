@@ -183,6 +183,9 @@ REFUSED: dict[str, tuple[Loss, type[VgameError], str]] = {
         "the data y holds the index 2 in sample",
     ),
     "packed sequences": (packed, ProgramError, r"pack_padded_sequence \(test_ordinary_functions.py line \d+\) makes"),
+    "covariances of three dimensions": (
+        lambda m, b: torch.cov(m(b["x"])[None]).sum(), ProgramError, "cov: 3 dimensions are given, 2 at most",
+    ),
     "weights of covariances": (
         lambda m, b: torch.cov(m(b["x"]).T, aweights=b["t"][:, 0]).sum(), ProgramError,
         r"cov with weights \(test_ordinary_functions.py line \d+\) is not supported",

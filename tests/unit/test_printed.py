@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,10 @@ def str_format(x: torch.Tensor) -> None:
     print("{:.3f}".format(x.item()))  # noqa: UP032
 
 
+def a_write(x: torch.Tensor) -> None:
+    sys.stdout.write(f"{x.item():.2f}\n")
+
+
 def itself(x: torch.Tensor) -> None:
     print(x.item(), "and", str(x.item()))
 
@@ -66,6 +71,7 @@ PRINTS: dict[Callable[[torch.Tensor], None], str] = {
     an_old_format: "0 of 8, nan",
     str_format: "???",
     itself: "??? and ???",
+    a_write: "???",
     a_log: "nan of mine",
     a_formatted_log: "???",
 }

@@ -258,8 +258,8 @@ def evaluation_bundle(
         _check_begun(escrow.final(promised.id), promised.id)
     terms = terms_of(replace(promised.evaluation, trainer=trainer_of(escrow, promised)))
     job = evaluation_job(run, counting(task, total), interval=promised.evaluation.interval, terms=terms)
-    bundle = prepare(job, validate=validate)
     _check_claimed(escrow, promised.terms.training, run)
+    bundle = prepare(job, validate=validate)
     if template_of(JobSpec(**bundle.order)) != promised.evaluation:
         raise Abstain(
             "the evaluation of this run is not the promised one, though the task's is before the training: `measure` "

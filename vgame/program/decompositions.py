@@ -97,6 +97,8 @@ def cov(
     """Covariances of the rows of x [V, N]: [V, V]."""
     if fweights is not None or aweights is not None:
         raise ProgramError(f"cov with weights ({_here()[2:]}) is not supported; write its weighted means")
+    if x.dim() > 2:
+        raise ValueError(f"cov: {x.dim()} dimensions are given, 2 at most are expected")
     rows = x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
     rows = rows - rows.mean(1, keepdim=True)
     return (rows @ rows.T / max(rows.shape[1] - correction, 0)).squeeze()

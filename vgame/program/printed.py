@@ -148,17 +148,28 @@ def _is_plain(node: ast.AST) -> bool:
 
 
 def _is_output(function: ast.expr, frame: FrameType) -> bool:
-    """Whether this is Python's `print`, or a method of a logger."""
+    """Whether this is Python's `print`, `sys.stdout.write`, or a method of a logger."""
     names = {**vars(builtins), **frame.f_globals, **frame.f_locals}
     if isinstance(function, ast.Name):
         return names.get(function.id) is print
-    if not isinstance(function, ast.Attribute) or function.attr not in LOGS:
+    if not isinstance(function, ast.Attribute):
         return False
-    owner: Any = function.value
+    owner = function.value
+    if isinstance(owner, ast.Call):  # logging.getLogger(...).info(...)
+        return function.attr in LOGS and _object(owner.func, names) is logging.getLogger
+    found = _object(owner, names)
+    logger = found is logging or isinstance(found, logging.Logger | logging.LoggerAdapter)
+    return (logger and function.attr in LOGS) or (
+        function.attr == "write" and (found is sys.stdout or found is sys.stderr)
+    )
+
+
+def _object(place: ast.expr, names: dict[str, Any]) -> Any:
+    """The object at `name.attribute...`; None if it is none of these."""
     path: list[str] = []
-    while isinstance(owner, ast.Attribute):
-        path, owner = [owner.attr, *path], owner.value
-    found = names.get(owner.id) if isinstance(owner, ast.Name) else None
+    while isinstance(place, ast.Attribute):
+        path, place = [place.attr, *path], place.value
+    found = names.get(place.id) if isinstance(place, ast.Name) else None
     for name in path:
         found = vars(found).get(name) if hasattr(found, "__dict__") else None
-    return found is logging or isinstance(found, logging.Logger | logging.LoggerAdapter)
+    return found
