@@ -118,3 +118,57 @@ def test_a_delegate_of_the_trainer_does_not_give_its_bonus_back(stage: Stage) ->
     stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
     assert stage.seen_by(delegate).close(stage.id) == "started"
     assert stage.escrow.close(stage.id) == "returned"
+
+
+LIES = {
+    "another payer": lambda found, other: replace(found, payer=other),
+    "another training": lambda found, other: replace(found, training=bytes(31) + b"1"),
+    "it is paid": lambda found, other: replace(found, settled_at=9, paid=True),
+    "it is returned": lambda found, other: replace(found, settled_at=9),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_one_endpoint_settles_no_bonus(stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: Callable) -> None:
+    """A trainer's `close` gives nothing back, and says nothing that most endpoints do not show."""
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    mine = stage.seen_by(trainer.game)
+    among(monkeypatch, mine, {0: lambda found: lie(found, trainer.address)})
+    assert mine.close(stage.id) == "started"
+    assert stage.escrow.bonus(stage.id) is not None
+
+
+@pytest.mark.parametrize("lie", [{"since": 2**31}, {"since": 0}, {"amount": 0}], ids=str)
+def test_one_endpoint_stops_no_payment(stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: dict[str, int]) -> None:
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    job, run = stage.evaluation(f"paid despite {lie}")
+    mine = stage.seen_by(trainer.game)
+    among(monkeypatch, mine, {0: lambda found: replace(found, **lie)})
+    assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT
+
+
+@pytest.mark.parametrize("lie", ["convicted", "other terms"])
+def test_one_endpoint_stops_no_evaluation(stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    mine = stage.seen_by(trainer.game)
+    turns, usual = among(monkeypatch, mine, {}), mine.game.job
+
+    def shown(identity: bytes) -> Any:
+        job = usual(identity)
+        other = replace(job, spec=replace(job.spec, challenge_window=77)) if lie == "other terms" else None
+        return job if turns.at else other or replace(job, phase=Phase.CONVICTED)
+
+    mine.game.job = shown  # type: ignore[method-assign]
+    assert mine.evaluation(stage.id, stage.trained.run, task(), validate=0).terms.trainer == trainer.address
+
+
+def test_a_forged_promise_is_not_kept(stage: Stage) -> None:
+    """The cached event belongs to what the contract held."""
+    found = stage.escrow.promised(stage.id)
+    forged = replace(stage.escrow.held(stage.id), amount=9 * AMOUNT)
+    stage.escrow._contents._found[stage.id, forged] = replace(found, amount=9 * AMOUNT)
+    assert stage.escrow.promised(stage.id, stage.escrow.final(stage.id)).amount == AMOUNT

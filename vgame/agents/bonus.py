@@ -314,7 +314,7 @@ def pay(
 ) -> int:
     """Prove that the total is high enough; returns the wei paid to the trainer. Abstain if the evaluation was claimed
     before the bonus's window began."""
-    promised = escrow.promised(identity)
+    promised = escrow.promised(identity, agreed(escrow.game.chain, "the bonus", lambda: escrow.held(identity)))
     _check_time(escrow, identity, job)
     escrow.send("pay", identity, astuple(proof_of(promised, job, run, evaluation)))
     return promised.amount
@@ -323,9 +323,10 @@ def pay(
 def _check_time(escrow: EscrowContract, identity: bytes, evaluation: bytes) -> None:
     """Abstain if the evaluation was claimed before the bonus's window began: auditors may not have had its initial
     state then."""
-    bonus, claimed = escrow.bonus(identity), escrow.game.job(evaluation).claimed_at
-    if bonus is not None and claimed and (not bonus.since or claimed < bonus.since):
-        began = f"began {local_time(bonus.since)}" if bonus.since else "has not begun (`vgame bonus close` begins it)"
+    times = lambda: (escrow.held(identity).since, escrow.game.job(evaluation).claimed_at)  # noqa: E731
+    since, claimed = agreed(escrow.game.chain, "the times of bonus and evaluation", times)
+    if claimed and (not since or claimed < since):
+        began = f"began {local_time(since)}" if since else "has not begun (`vgame bonus close` begins it)"
         raise Abstain(
             f"evaluation {evaluation.hex()[:16]} was claimed {local_time(claimed)}, but the window of the bonus "
             f"{began}: no bonus is paid for it, because no auditor could check it; order the evaluation again"
@@ -340,10 +341,16 @@ def close(escrow: EscrowContract, identity: bytes) -> str:
     assert wallet is not None
     with escrow.game.chain.pinned():  # a node that is behind may show no credits of a bonus that is settled
         bonus, owed = escrow.held(identity), escrow.credits(wallet.address)
+    bonus = replace(bonus, **dict(agreed(escrow.game.chain, "the bonus", lambda: _lasting(escrow.held(identity)))))
     outcome = _settled(escrow, identity, bonus)
     if owed or _is_owed(escrow, outcome == "returned" and not bonus.settled_at and wallet.address == bonus.payer):
         escrow.send("withdraw", wallet.address)
     return outcome
+
+
+def _lasting(bonus: Bonus) -> tuple[tuple[str, Any], ...]:
+    """What decides whether it is settled, and whose it is: one endpoint alone could have a trainer give it back."""
+    return tuple((name, getattr(bonus, name)) for name in ("payer", "training", "settled_at", "paid"))
 
 
 def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
@@ -386,9 +393,8 @@ def _is_owed(escrow: EscrowContract, given: bool) -> bool:
 
 def _is_for_caller(escrow: EscrowContract, bonus: Bonus) -> bool:
     """Is the caller the trainer or its delegate, and not the payer too? One endpoint alone could show another one."""
-    game, wallet, job = escrow.game, escrow.game.wallet, bonus.training
-    assert wallet is not None
-    caller = wallet.address
-
+    game, job = escrow.game, bonus.training
+    assert game.wallet is not None
+    caller = game.wallet.address
     plays = lambda: caller == game.job(job).trainer or game.is_delegate(job, caller)  # noqa: E731
     return caller != bonus.payer and any(replies_of(game.chain, plays))

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from vgame.agents.named_jobs import Limits
 from vgame.agents.order import find_order
 from vgame.agents.staking import why_not_staked
+from vgame.chain.agreed import agreed
 from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import EscrowContract, Promised
 from vgame.chain.records import NOBODY, JobSpec, Phase
@@ -79,7 +80,8 @@ def _check_held(escrow: EscrowContract, promised: Promised) -> None:
 def ordered_bundle(escrow: EscrowContract, promised: Promised, stored: Bundle) -> Bundle:
     """The bundle of a stored run with the terms of the bonus's training: the run may have begun for another order, and
     its files keep the terms of that."""
-    spec = escrow.game.job(promised.terms.training).spec
+    training = promised.terms.training
+    spec = agreed(escrow.game.chain, "the training's order", lambda: escrow.game.job(training).spec)
     return replace(stored, terms=terms_of(spec), depth=spec.depth)
 
 
@@ -87,14 +89,16 @@ def _check_training(escrow: EscrowContract, promised: Promised, training: Bundle
     """Abstain unless the bonus is for a job of this bundle that can still end with a trained state."""
     identity = promised.terms.training
     try:
-        job = find_order(escrow.game, training, identity)
+        find_order(escrow.game, training, identity)
     except Abstain:
         raise Abstain(
             f"{name_of(promised)} is for job {identity.hex()[:16]}, whose order is not this bundle, and only the "
             "trainer of that job is paid: give its bundle, or ask the payer for a bonus for your job"
         ) from None
-    if job.phase in FAILED or (job.phase is Phase.FINAL and job.diverged_at):
-        outcome = "diverged" if job.diverged_at else job.phase.name.lower()
+    ends = lambda: (escrow.game.job(identity).phase, escrow.game.job(identity).diverged_at)  # noqa: E731
+    phase, diverged = agreed(escrow.game.chain, "the end of the training", ends)
+    if phase in FAILED or (phase is Phase.FINAL and diverged):
+        outcome = "diverged" if diverged else phase.name.lower()
         raise Abstain(
             f"{name_of(promised)} is for job {identity.hex()[:16]}, which has ended without a trained state "
             f"({outcome}), so it is never paid: ask the payer for a bonus for a new order"

@@ -226,7 +226,7 @@ class EscrowContract:
             return found if self._is_held(found, held) else None
 
         topics = (Web3.to_hex(hexstr=self.contract.events.Promised().topic), Web3.to_hex(identity))
-        return self._contents.find(identity, topics, held.promised_at, read)
+        return self._contents.find((identity, held), topics, held.promised_at, read)
 
     def _is_held(self, found: Promised, held: Bonus) -> bool:
         """Does a promise have the hashes that the contract holds?"""
