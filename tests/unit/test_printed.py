@@ -135,6 +135,55 @@ def print_of_its_own(x: torch.Tensor) -> float:
     return float(len(texts[0]))
 
 
+def by_a_name(x: torch.Tensor) -> float:
+    print("right", n := int((x > 0).sum()))
+    return float(max(n, 1))
+
+
+def by_a_name_in_a_text(x: torch.Tensor) -> float:
+    print(f"right {(n := int((x > 0).sum()))}")
+    return 2.0 if n > 8 else 1.0
+
+
+def by_a_log(x: torch.Tensor) -> float:
+    LOG.info("%s", v := float(x.detach()))
+    return v
+
+
+def by_a_file(x: torch.Tensor) -> float:
+    print(f"{x.item():.3f}", file=(file := io.StringIO()))
+    return float(len(file.getvalue()))
+
+
+def by_a_list(x: torch.Tensor) -> float:
+    held: list[int] = []
+    print(held.append(int(x.detach())))
+    return float(held[0])
+
+
+def by_a_meter(x: torch.Tensor) -> float:
+    print(f"{meter.update(float(x.detach())):.3f}")
+    return meter.value
+
+
+def by_a_condition(x: torch.Tensor) -> float:
+    held = [1.0, 2.0]
+    print(held.pop(int(x.detach()) > 3))
+    return held[0]
+
+
+class Meter:
+    value = 1.0
+
+    def update(self, value: float) -> float:
+        self.value = value
+        return value
+
+
+meter = Meter()
+USES |= {
+    f.__name__: f for f in (by_a_name, by_a_name_in_a_text, by_a_log, by_a_file, by_a_list, by_a_meter, by_a_condition)
+}
 USES |= {"a text given to a function": keeps, "a print of its own": print_of_its_own}
 
 

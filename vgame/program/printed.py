@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import linecache
 import logging
 import math
 import sys
@@ -29,8 +30,8 @@ from vgame.program.hidden_state import DEEP, is_library_file, own_line
 from vgame.program.refusals import decides_by_values
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
-DECIDE = ast.Call | ast.NamedExpr | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp
-TEXTS = {"str", "repr", "format"}
+DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp
+PLAIN = {"abs", "float", "format", "int", "repr", "round", "str"}
 LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 
 
@@ -107,51 +108,50 @@ def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], 
 
 @cache
 def _statements(file: str) -> tuple[ast.stmt, ...]:
-    """The statements of a file; of two that contain a place the inner one comes last."""
+    """The statements of a file or a notebook's cell; of two that contain a place the inner one comes last."""
     try:
-        tree = ast.parse(Path(file).read_text())
-    except (OSError, ValueError, SyntaxError):
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (ValueError, SyntaxError):
         return ()
     return tuple(sorted((n for n in ast.walk(tree) if isinstance(n, ast.stmt)), key=lambda n: (n.lineno, n.col_offset)))
 
 
 def _prints(frame: FrameType) -> bool:
-    """Whether the statement that a frame runs is a call of `print` or of a logger, where no text is given to
-    another function or a name, or compared."""
-    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    at = (line or 0, column or 0)
-    here = [n for n in _statements(frame.f_code.co_filename) if (n.lineno, n.col_offset) <= at < _end(n)]
+    """Whether the statement that a frame runs is a call of `print` or of a logger, where the number that the frame
+    reads, and its text, go through texts and numbers only: to no other function, name, condition or file."""
+    line, end, column, last = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    begin, stop = (line or 0, column or 0), (end or 0, last or 0)
+    here = [n for n in _statements(frame.f_code.co_filename) if _begin(n) <= begin < _end(n)]
     if not here or not isinstance(here[-1], ast.Expr) or not isinstance(call := here[-1].value, ast.Call):
         return False
     inner = [n for n in ast.walk(call) if n is not call]
-    if any(isinstance(n, DECIDE) and not _is_plain(n) and any(map(_is_text, ast.walk(n))) for n in inner):
-        return False
-    return _is_output(call.func, frame)
+    around = [n for n in inner if isinstance(n, DECIDE) and _begin(n) <= begin and stop <= _end(n)]
+    named = any(isinstance(n, ast.NamedExpr) for n in inner)
+    return not named and all(map(_is_plain, around)) and _is_output(call, frame)
 
 
-def _end(node: ast.stmt) -> tuple[int, int]:
+def _begin(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _end(node: ast.stmt | ast.expr) -> tuple[int, int]:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _is_text(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id in TEXTS
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod))
-
-
 def _is_plain(node: ast.AST) -> bool:
-    """`"{:.3f}".format(...)`, `str(...)`."""
+    """`"{:.3f}".format(...)`, `str(...)`, `float(...)`."""
     function = node.func if isinstance(node, ast.Call) else None
     if isinstance(function, ast.Name):
-        return function.id in TEXTS
+        return function.id in PLAIN
     return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant)
 
 
-def _is_output(function: ast.expr, frame: FrameType) -> bool:
-    """Whether this is Python's `print`, `sys.stdout.write`, or a method of a logger."""
-    names = {**vars(builtins), **frame.f_globals, **frame.f_locals}
+def _is_output(call: ast.Call, frame: FrameType) -> bool:
+    """Whether this calls Python's `print` to a stream of the process, `sys.stdout.write`, or a method of a logger."""
+    names, function = {**vars(builtins), **frame.f_globals, **frame.f_locals}, call.func
     if isinstance(function, ast.Name):
-        return names.get(function.id) is print
+        files = [_object(k.value, names) for k in call.keywords if k.arg in ("file", None)]
+        return names.get(function.id) is print and all(f is sys.stdout or f is sys.stderr for f in files)
     if not isinstance(function, ast.Attribute):
         return False
     owner = function.value
