@@ -57,7 +57,11 @@ BETWEEN = re.compile(
     "|_?get_learning_rate|is_(local|world)_process_zero"
 )
 OUTSIDE = "*"
-TAKE = {"getattr", "hasattr", "isinstance", "print", "super", "type"}  # functions that `self` may be given to
+#: Functions that `self` and its parts may be given to.
+TAKE = {
+    "abs", "bool", "dict", "enumerate", "float", "format", "getattr", "hasattr", "int", "isinstance", "len", "list",
+    "max", "min", "print", "range", "repr", "round", "set", "sorted", "str", "sum", "super", "tuple", "type", "zip",
+}  # fmt: skip
 BY_NAME = {"__dict__", "__setattr__", "__delattr__", "setattr", "delattr", "vars", "globals", "exec", "eval"}
 #: Methods of tensors and containers that change nothing.
 READS = {"items", "keys", "values", "get", "copy", "count", "index", "item", "tolist", "detach", "cpu", "mean", "sum"}
@@ -137,11 +141,17 @@ def _changes(function: Any) -> tuple[frozenset[str], frozenset[str]]:
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             name, first = _root(node)
             found.add(first if name == this else "" if name in inside - holders else OUTSIDE)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in holders:
+            found.add(OUTSIDE)  # it may change a tensor in place
         elif isinstance(node, ast.Global | ast.Nonlocal) or {getattr(node, k, "") for k in ("id", "attr")} & BY_NAME:
             found.add(OUTSIDE)
         elif isinstance(node, ast.Call):
-            if any(isinstance(a, ast.Name) and a.id == this for a in node.args):
-                found.add("" if isinstance(node.func, ast.Name) and node.func.id in TAKE else OUTSIDE)
+            given = [a for a in node.args if _root(a)[0] in {this, *holders}]
+            bare = isinstance(node.func, ast.Name) or any(isinstance(a, ast.Name) and a.id == this for a in given)
+            if given and bare and getattr(node.func, "id", "") not in TAKE:
+                found.add(OUTSIDE)
+            if any(k.arg == "out" and _root(k.value)[0] in {this, *holders} for k in node.keywords):
+                found.add(OUTSIDE)
             if not isinstance(node.func, ast.Attribute):
                 continue
             name, first = _root(node.func.value)
@@ -156,7 +166,7 @@ def _targets(node: ast.AST, uses: Callable[[ast.AST], bool]) -> list[ast.Name]:
     """The names that a statement binds to a part of `self`."""
     if isinstance(node, ast.Assign) and uses(node.value):
         bound: list[ast.expr] = node.targets
-    elif isinstance(node, ast.For | ast.NamedExpr) and uses(node.iter if isinstance(node, ast.For) else node.value):
+    elif isinstance(node, ast.For | ast.comprehension | ast.NamedExpr) and uses(getattr(node, "iter", node)):
         bound = [node.target]
     else:
         return []
@@ -169,16 +179,17 @@ def changed_by(kind: type, name: str) -> set[str]:
     found: set[str] = set()
     todo, seen = [name], {"compute_loss"}
     while todo:
-        method = getattr(kind, todo.pop(), None)
-        if method is None or is_of_transformers(method) or not hasattr(method, "__code__"):
-            continue
-        try:
-            own, called = _changes(method)
-        except (OSError, TypeError, SyntaxError):
-            return {OUTSIDE}
-        found |= own
-        todo += called - seen
-        seen |= called
+        name = todo.pop()
+        for method in [vars(each)[name] for each in kind.__mro__ if name in vars(each)]:  # super() calls the next one
+            if is_of_transformers(method) or not hasattr(method, "__code__"):
+                continue
+            try:
+                own, called = _changes(method)
+            except (OSError, TypeError, SyntaxError):
+                return {OUTSIDE}
+            found |= own
+            todo += called - seen
+            seen |= called
     if any(isinstance(getattr(kind, each, None), property) for each in found):
         found.add(OUTSIDE)  # its setter may change anything
     return found

@@ -117,6 +117,11 @@ class Counting(Reading):
         return 0
 
 
+class Inheriting(Annealing):
+    def log(self, logs, start_time=None):
+        super().log(logs, start_time)
+
+
 class ByAnotherName(Reading):
     def log(s, logs, start_time=None):
         s.weight *= 0.9
@@ -132,6 +137,7 @@ class LikeAConstant(Reading):
 @pytest.mark.parametrize(
     ("kind", "name", "read"),
     [
+        (Inheriting, "weight", lambda own: 1.0 + own.weight),
         (ByAnotherName, "weight", lambda own: 1.0 + own.weight),
         (LikeAConstant, "is_warm", lambda own: 1.0 + own.is_warm),
         (Annealing, "weight", lambda own: 1.0 + own.weight),
@@ -178,6 +184,27 @@ class InALoop(Reading):
             table.update(a=2.0)
 
 
+class APart(Reading):
+    def log(self, logs, start_time=None):
+        double(self.table)
+
+
+class InPlace(Reading):
+    def log(self, logs, start_time=None):
+        weight = self.weight
+        weight *= 0.9
+
+
+class InAComprehension(Reading):
+    def log(self, logs, start_time=None):
+        [table.update(a=2.0) for table in (self.table,)]
+
+
+class IntoATensor(Reading):
+    def log(self, logs, start_time=None):
+        torch.mul(self.weight, 0.9, out=self.weight)
+
+
 class InItsDictionary(Reading):
     def log(self, logs, start_time=None):
         self.__dict__["weight"] *= 0.9
@@ -201,11 +228,17 @@ class OfAProperty(Reading):
         self.factor = 2.0
 
 
+def double(table):
+    table["a"] *= 2
+
+
 def halve(own):
     own.weight /= 2
 
 
-ALIASED = [(kind, "log") for kind in (ByAnAlias, InALoop, InItsDictionary, OfAFunction, OfAProperty)]
+ALIASED = [(kind, "log") for kind in (
+    ByAnAlias, InALoop, APart, InPlace, InAComprehension, IntoATensor, InItsDictionary, OfAFunction, OfAProperty,
+)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "name"), [*ALIASED, (ByName, "log"), (OfTheFile, "log"), (OnSave, "_save")])
