@@ -7,19 +7,36 @@ through a function ends with the line where the function uses it.
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import functools
+import gc
 import random
 import site
 import sys
 import sysconfig
+import threading
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import date, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache, partial
-from inspect import CO_VARARGS, CO_VARKEYWORDS
+from io import BytesIO, StringIO
+from multiprocessing.sharedctypes import SynchronizedBase
 from pathlib import Path
-from types import BuiltinMethodType, CodeType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -29,6 +46,8 @@ from torch import nn
 LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 CACHED = functools._lru_cache_wrapper
+NUMBERS = (np.generic, Decimal, Fraction, date, timedelta)
+BUFFERS = (bytearray, array, ctypes._SimpleCData, ctypes.Array)
 CONTAINERS = (list, tuple, set, frozenset, deque)
 MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
 _HOLDERS = {"__main__", "types", "argparse", "collections"}  # Python's own modules whose objects hold what users put in
@@ -67,6 +86,12 @@ def state(value: Any) -> Any:
         return value.shape, hash(value.tobytes()) if value.dtype != object else hash(str(value))
     if isinstance(value, GeneratorType):
         return value.gi_frame and value.gi_frame.f_lasti
+    if isinstance(value, NUMBERS):
+        return type(value), repr(value)
+    if isinstance(value, BUFFERS):
+        return bytes(memoryview(value))  # type: ignore[arg-type]
+    if isinstance(value, StringIO | BytesIO):
+        return value.getvalue()
     if isinstance(value, (*CONTAINERS, dict)) and _size(value) > MOST_PARTS:
         return hash(tuple(map(id, value)))
     return None
@@ -87,10 +112,14 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
         return list(enumerate(value))
     if isinstance(value, MethodType):
         return [("", value.__func__), ("", value.__self__)]
-    if isinstance(value, BuiltinMethodType):
+    if isinstance(value, BuiltinMethodType | MethodWrapperType):
         return [("", value.__self__)]
+    if isinstance(value, threading.local):
+        return list(vars(value).items())
+    if isinstance(value, SynchronizedBase):
+        return [("", value.get_obj())]
     if isinstance(value, CACHED):
-        return [("", value.__wrapped__), *_result(value)]
+        return [("", value.__wrapped__), *_results(value)]
     if isinstance(value, partial):
         return [("", value.func), *enumerate(value.args), *value.keywords.items()]
     if isinstance(value, GeneratorType):
@@ -127,11 +156,13 @@ def _of_class(kind: type) -> list[tuple[str, Any]]:
     return [(n, v) for n, v in inner.items() if isinstance(v, FunctionType) or not n.startswith("__")]
 
 
-def _result(cached: Any) -> list[tuple[str, Any]]:
-    """What a cached function without arguments has returned."""
-    code = getattr(cached.__wrapped__, "__code__", None)
-    known = cached.cache_info().currsize == 1 and code is not None and not (code.co_argcount or code.co_kwonlyargcount)
-    return [("result", cached())] if known and not code.co_flags & (CO_VARARGS | CO_VARKEYWORDS) else []
+def _results(cached: Any) -> list[tuple[str, Any]]:
+    """What a cached function has returned and keeps."""
+    kept = [
+        v for each in gc.get_referents(cached) if type(each) is dict and each is not vars(cached) for v in each.values()
+    ]
+    ends = [gc.get_referents(v) if type(v).__name__ == "_lru_list_elem" else [v] for v in kept]
+    return [("result", v) for each in ends for v in each if not isinstance(v, type)]
 
 
 def _of_iterator(value: Any) -> list[tuple[Any, Any]]:

@@ -1,0 +1,88 @@
+"""A counter is found in whatever keeps it: it would be captured with its first value."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import decimal
+import io
+import itertools
+import multiprocessing
+import threading
+from collections.abc import Callable
+from functools import cache, lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from optimizer_steps import data, network
+from optimizer_steps import loss as usual_loss
+from torch import optim
+
+from vgame.errors import ProgramError
+from vgame.program.capture import capture
+from vgame.tasks.task import Task
+
+
+def in_place(held: Any, read: Callable[[Any], int], add: Callable[[Any], object]) -> Callable[[], int]:
+    def count() -> int:
+        add(held)
+        return read(held)
+
+    return count
+
+
+def first(held: Any) -> int:
+    return held[0]
+
+
+def add_to_first(held: Any) -> None:
+    held[0] += 1
+
+
+def value(held: Any) -> int:
+    return held.value
+
+
+def add_to_value(held: Any) -> None:
+    held.value += 1
+
+
+def local() -> threading.local:
+    made = threading.local()
+    made.value = 0
+    return made
+
+
+def of_a_cache(keep: Callable[..., Any]) -> Callable[[], int]:
+    @keep
+    def box(name: str) -> dict[str, int]:
+        return {"n": 0}
+
+    return in_place(box, lambda box: box("a")["n"], lambda box: box("a").update(n=box("a")["n"] + 1))
+
+
+COUNTERS: dict[str, Callable[[], int]] = {
+    "a number of NumPy": in_place(SimpleNamespace(value=np.int64(0)), value, add_to_value),
+    "a decimal number": in_place(SimpleNamespace(value=decimal.Decimal(0)), value, add_to_value),
+    "bytes": in_place(bytearray(1), first, add_to_first),
+    "an array": in_place(array.array("i", [0]), first, add_to_first),
+    "a text in memory": in_place(io.StringIO(), lambda held: len(held.getvalue()), lambda held: held.write("x")),
+    "a number of C": in_place(ctypes.c_int(0), value, add_to_value),
+    "a number of several processes": in_place(multiprocessing.Value("i", 0), value, add_to_value),
+    "a thread's attribute": in_place(local(), value, add_to_value),
+    "a method of an iterator": itertools.count().__next__,
+    "a cache": of_a_cache(cache),
+    "a small cache": of_a_cache(lru_cache(maxsize=4)),
+}
+
+
+@pytest.mark.parametrize("count", COUNTERS.values(), ids=COUNTERS)
+def test_a_counter_is_refused(count: Callable[[], int]) -> None:
+    def loss(model: Any, batch: Any) -> Any:
+        return usual_loss(model, batch) * (2.0 if count() > 8 else 1.0)
+
+    model = network()
+    with pytest.raises(ProgramError, match=r"the loss or the model changes .*, which a program does not record"):
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
