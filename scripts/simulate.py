@@ -54,12 +54,13 @@ OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict
 SALES = ("vgame/agents/delivery.py", *(f"tests/simulation/{name}.py" for name in OF_SALES))
 UNSOLD = tuple(f"tests/simulation/{name}.py" for name in OF_SALES if name != "market")
 HTTP = ("vgame/chain/http.py",)  # nor does a role with one endpoint run this in a story of disputes
+LOOKS = ("vgame/chain/look.py", "vgame/chain/turns.py")  # of this one a role with one endpoint runs only the last lines
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
 TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # a role has several endpoints
 UNUSED = {
-    "dispute": (*UNPLAYED, *SALES, *HTTP, *SEVERAL, *TURNS), "sale": (*UNPLAYED, *SEVERAL, *TURNS),
-    "several": (*UNPLAYED, *SALES, *HTTP, *TURNS), "chorus": (*UNPLAYED, *SALES), "bazaar": UNPLAYED,
-    "bonus": (*SEVERAL, *TURNS, *UNSOLD),
+    "dispute": (*UNPLAYED, *SALES, *HTTP, *SEVERAL, *TURNS, *LOOKS), "sale": (*UNPLAYED, *SEVERAL, *TURNS, *LOOKS),
+    "several": (*UNPLAYED, *SALES, *HTTP, *TURNS, *LOOKS), "chorus": (*UNPLAYED, *SALES), "bazaar": UNPLAYED,
+    "bonus": (*SEVERAL, *TURNS, *UNSOLD, *LOOKS),
 }  # fmt: skip
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)

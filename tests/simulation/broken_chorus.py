@@ -28,7 +28,7 @@ def _least(self: Chain, question: Callable[[Any], int]) -> int:
 
 @contextmanager
 def _hasty(self: Turns) -> Iterator[None]:
-    self.patience = 5.0
+    self.look.patience = 5.0
     with _timed(self):
         yield
 

@@ -13,7 +13,8 @@ from wide import of_many
 
 from vgame.agents.status import Alarm, Shown, _report_alarms
 from vgame.chain.connection import Chain
-from vgame.chain.turns import COMPUTED, GAP, PATIENCE, SENDS, TRIES, has_computed_long
+from vgame.chain.look import COMPUTED, GAP, SENDS, TRIES
+from vgame.chain.turns import PATIENCE, has_computed_long
 from vgame.dispute.player import one_of
 from vgame.dispute.stakes import Stakes
 from vgame.errors import ChainError, NotYet, Paused

@@ -10,23 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
 from typing import Any, Protocol, TypeVar
 
 from vgame.chain.http import replies_until
+from vgame.chain.look import look_at
 from vgame.errors import ChainError, NotYet, Paused, VgameError
 
 T = TypeVar("T")
 
 SHORTEST, LONGEST = 15.0, 300.0  # seconds for which an endpoint that failed is left out: the first time, at most
-PATIENCE = 60.0  # seconds of one look that the replies of its endpoint may take
-OTHERS = 6  # the part of it for each other endpoint, which takes transactions and shows counts, fees and receipts
-STALE = 600.0  # seconds after which requests without a new look are one of their own
-MOST = 16 * PATIENCE  # seconds, of the longest look
-SENDS = 3  # looks' times that the transactions of one look may take, even if all have an effect
-TRIES = 10  # failed attempts in one look
-GAP = 2.0  # seconds between two requests that are computing; receipts are asked for more often
-COMPUTED = 15.0  # seconds of computing, a block's time: the rest of the look's duties waits for the next look
+PATIENCE, MOST = 60.0, 960.0  # seconds of one look that the replies of its endpoint may take: usually, at most
 PASSES = 4  # over all endpoints that are too slow, before a question at the start of a command fails
 
 
@@ -58,10 +51,7 @@ class Endpoint:
     form: str = ""
     until: float = 0.0  # left out until then, on the monotonic clock
     pause: float = SHORTEST
-    spent: float = 0.0  # seconds that its replies took in this look
-    out: bool = False  # it failed in this look of another endpoint
-    late: bool = False  # its last own look took too long
-    quick: bool = False  # its last own look took a quarter of the time at most
+    needed: float = 0.0  # the patience that its last look needed
 
     def leave_out(self) -> None:
         """For a while, longer each time."""
@@ -70,146 +60,119 @@ class Endpoint:
 
 
 class Turns:
-    """The endpoints of a chain; `at`: the one in use, `own`: that of the look. INVARIANT: no endpoint holds a look for
-    longer than `patience`, however many replies it gives; no minority of them changes that time; and an endpoint is
-    left out only for what it did in its own looks, since another one decides how often it is asked beside them."""
+    """The endpoints of a chain; `at`: the one in use.
+
+    INVARIANT: the replies of an endpoint hold a look for at most `patience` seconds. That is twice what the looks at
+    most endpoints need, so no minority changes it. An endpoint is left out only for what it did in its own looks, since
+    in the others' looks another one decides how often it is asked.
+    """
 
     def __init__(self, chain: Connection, endpoints: Sequence[Endpoint]) -> None:
-        self.chain, self.all, self.at, self.own = chain, list(endpoints), 0, 0
-        self.patience, self.begun = PATIENCE, -inf  # when the look began; before the first one there is no limit
-        self.vain = 0.0  # seconds of this look that failed attempts took to send a transaction
-        self.sends = 0.0  # the same of all attempts
-        self.sending = -inf  # when the present attempt to send a transaction began
-        self.asked, self.computed = -inf, 0.0  # end of the last request; seconds between requests in this look
-        self.lacked = False  # in this look too few endpoints answered a question to all
+        self.chain, self.all, self.at = chain, list(endpoints), 0
+        self.patience = PATIENCE  # of the next look
+        self.look = look_at(0, len(self.all), time.monotonic())
         self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
         chain.checks.insert(0, self._try)
         self._take(0)
 
     @property
+    def _answering(self) -> list[Endpoint]:
+        """Those that answered the last request of a look of their own, or had none yet."""
+        return [e for n, e in enumerate(self.all) if not ((self.chain.lost if n == self.at else e.lost) and e.until)]
+
+    @property
     def answering(self) -> int:
-        """How many answered the last request of a look of their own, or had none yet."""
-        return sum(not ((self.chain.lost if n == self.at else e.lost) and e.until) for n, e in enumerate(self.all))
+        return len(self._answering)
+
+    @property
+    def _enough(self) -> int:
+        """Endpoints that have to reply to a question to all: more than half of those that answer, else the middle reply
+        could be that of one endpoint, in whose look the others were asked too often. Of two, one is enough."""
+        return self.answering // 2 + 1 if self.answering > 2 else 1
 
     def check_enough(self, replies: int) -> None:
-        """NotYet unless more than half of the endpoints that answer have replied to a question to all: else the middle
-        reply could be that of one endpoint, in whose look the others were asked too often. Of two, one is enough."""
-        needed = self.answering // 2 + 1 if self.answering > 2 else 1
-        if replies < needed:
-            self.lacked = True
+        """NotYet if too few have replied to a question to all."""
+        if replies < self._enough:
+            self.look.lacked = True
             raise NotYet(
-                f"{replies} of {len(self.all)} endpoints answer a question for which {needed} are needed, so that none "
-                "decides alone: a later look asks again"
+                f"{replies} of {len(self.all)} endpoints answer a question for which {self._enough} are needed, so "
+                "that none decides alone: a later look asks again"
             )
 
     def next(self) -> None:
-        """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time. While
-        a transaction is waited for, the look goes on there."""
-        failed = self._leave()
-        if self.sending == -inf:
-            self._end_look(failed)
-            self.begun, self.vain, self.sends, self.lacked = time.monotonic(), 0.0, 0.0, False
-            self.asked, self.computed = self.begun, 0.0
-        self._give_time()
-        now, count = time.monotonic(), len(self.all)
+        """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time, one
+        that did not fail first. While a transaction is waited for, the look goes on there."""
+        failed, now, count = self._leave(), time.monotonic(), len(self.all)
+        if not self.look.is_sending:
+            self._end_look(now, failed)
         order = [(self.at + n) % count for n in range(1, count + 1)]
         ready = [n for n in order if self.all[n].until <= now]
-        self._take(ready[0] if ready else min(order, key=lambda n: self.all[n].until))
-        self.own = self.at
+        self._take(ready[0] if ready else min(order, key=lambda n: (self.all[n].lost, self.all[n].until)))
+        if self.look.is_sending:
+            self.look.give_time()
+            self.look.own = self.at
+        else:
+            self.look = look_at(self.at, count, now, self.patience)
 
-    def _end_look(self, failed: bool) -> None:
-        """An endpoint whose replies took half of the time is left out for a while, as one that failed is, if most
-        others are ready. The time of a look is doubled when most endpoints took too long, and halved again when most
-        are quick."""
-        used, now, most = self.all[self.own], time.monotonic(), self.answering // 2 + 1
-        ready = sum(e.until <= now for e in self.all if e is not used)
-        if used.spent > self.patience / 2 and not failed and ready >= most:
-            used.leave_out()
-        elif not used.lost:
-            used.until, used.pause = 0.0, SHORTEST
-        others = max((e.spent for e in self.all if e is not used), default=0.0)
-        used.late = used.spent >= self.patience or self.lacked
-        used.quick = not used.lost and used.spent <= self.patience / 4 and others <= self.patience / OTHERS / 2
-        if sum(e.late for e in self.all) >= most:
-            self._change_patience(min(2 * self.patience, MOST))
-        elif self.patience > PATIENCE and sum(e.quick for e in self.all) >= most:
-            self._change_patience(self.patience / 2)
-
-    def _give_time(self) -> None:
-        """To all endpoints, as at the beginning of a look."""
-        for endpoint in self.all:
-            endpoint.spent, endpoint.out = 0.0, False
-
-    def _limit(self, n: int) -> float:
-        """Seconds of a look that the replies of an endpoint may take."""
-        return self.patience if n == self.own else self.patience / OTHERS
-
-    def _change_patience(self, seconds: float) -> None:
-        self.patience = seconds
-        for endpoint in self.all:
-            endpoint.late = endpoint.quick = False
+    def _end_look(self, now: float, failed: bool) -> None:
+        """After a look that took half of its time the endpoint rests until each other one that answers could have had
+        as long. The next look has twice the time that the looks at most endpoints needed: twice the lower median."""
+        ended, used = self.look, self.all[self.look.own]
+        if not (used.lost or failed):
+            spent = ended.spent[ended.own]
+            rest = min((self.answering - 1) * spent, LONGEST) if spent > ended.patience / 2 else 0.0
+            used.until, used.pause = now + rest if rest else 0.0, SHORTEST
+            used.needed = ended.needed(self._enough) if ended.is_limited else 0.0
+        needed = sorted(e.needed for e in self._answering or self.all)
+        self.patience = min(max(PATIENCE, 2 * needed[(len(needed) - 1) // 2]), MOST)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
         """A request to the endpoint in use; ChainError if its replies have taken too much of this look. One that ends
         with that time has not failed."""
-        begin, used, lost = time.monotonic(), self.all[self.at], self.chain.lost
-        if STALE < begin - self.begun < inf:
-            self.begun = begin  # other code than a role's asks
-            self._give_time()
-        limit = self._limit(self.at) if self.begun > -inf else inf
-        self.computed += self._gap(begin)
-        if min(self.sending, self.begun) > -inf and self.sends + begin - self.sending >= SENDS * self.patience:
+        begin, used, look, lost = time.monotonic(), self.at, self.look, self.chain.lost
+        look.begin_request(begin)
+        if look.is_sending and not look.may_send(begin):
             raise self._too_long()
-        if used.spent >= limit:
-            raise ChainError(f"the replies of {used.url} to one look took {used.spent:.0f} s: another endpoint is next")
+        if (left := look.left(used)) <= 0:
+            raise ChainError(
+                f"the replies of {self.all[used].url} to one look took {look.spent[used]:.0f} s: another endpoint is "
+                "next"
+            )
+        replied = False
         try:
-            with replies_until(begin + limit - used.spent):
+            with replies_until(begin + left):
                 yield
+            replied = True
         finally:
-            self.asked = time.monotonic()
-            used.spent += self.asked - begin
-            if used.spent >= limit:
+            look.end_request(used, begin, time.monotonic(), replied)
+            if look.left(used) <= 0:
                 self.chain.lost = lost
-
-    def _gap(self, now: float) -> float:
-        """Seconds since the last request in which something was computed."""
-        return now - self.asked if now - self.asked > GAP and self.asked > -inf else 0.0
 
     @property
     def has_computed_long(self) -> bool:
-        return self.begun > -inf and self.computed + self._gap(time.monotonic()) >= COMPUTED
+        return self.look.has_computed_long(time.monotonic())
 
     def _too_long(self) -> NotYet:
         return NotYet(
-            f"transactions had no effect, or took long, in a look at {self.all[self.own].url}: the next look is that "
-            "of another endpoint"
+            f"transactions had no effect, or took long, in a look at {self.all[self.look.own].url}: the next look is "
+            "that of another endpoint"
         )
 
     def attempt(self, send: Callable[[], Any]) -> Any:
         """The receipt of a transaction, sent by this function. NotYet after a transaction of this look that reverted,
-        or if attempts failed too often or took too long, this one included: the endpoint of the look may invent duties,
-        and receipts, without end. Each attempt gives the others their time again, which an earlier one may have used up
-        on purpose."""
-        if (self.vain >= self.patience or self.sends >= SENDS * self.patience) and self.begun > -inf:
+        or if attempts failed too often or took too long, this one included."""
+        begin, receipt, paused = time.monotonic(), None, False
+        if not self.look.may_send(begin):
             raise self._too_long()
-        for endpoint in self.all:
-            if endpoint is not self.all[self.own]:
-                endpoint.spent = 0.0
-        begin = self.sending = time.monotonic()
-        least, receipt = self.patience / TRIES, None
+        self.look.begin_attempt(begin)
         try:
             receipt = send()
         except Paused:
-            least = 0.0  # nothing was sent
+            paused = True
             raise
         finally:
-            self.sending, seconds = -inf, time.monotonic() - begin
-            self.sends += seconds
-            if receipt is None:
-                self.vain += max(seconds, least)
-            elif receipt["status"] != 1:
-                self.vain = inf
+            self.look.end_attempt(time.monotonic(), receipt, paused)
         return receipt
 
     def each(self) -> Iterator[None]:
@@ -218,24 +181,23 @@ class Turns:
             yield
             first, now = self.at, time.monotonic()
             for n, endpoint in enumerate(self.all):
-                if n != first and not endpoint.out and (endpoint.until <= now or not endpoint.lost):
+                if n != first and n not in self.look.out and (endpoint.until <= now or not endpoint.lost):
                     self._leave()
                     self._take(n)
-                    with replies_until(time.monotonic() + self._limit(n)):
+                    with replies_until(time.monotonic() + self.look.limit(n)):
                         yield
 
     @contextmanager
     def _limited(self) -> Iterator[None]:
         """Before the first look: each endpoint that is asked in this context has the time of a look."""
-        begun = self.begun
-        if begun == -inf:
-            self.begun = time.monotonic()
-            self._give_time()
+        before = self.look
+        if not before.is_limited:
+            self.look = look_at(self.at, len(self.all), time.monotonic(), self.patience)
         try:
             yield
         finally:
-            if begun == -inf:
-                self.begun = begun
+            if not before.is_limited:
+                self.look = before
 
     def at_any(self, question: Callable[[], T]) -> T:
         """The result at the first endpoint, from the present one on, where there is no error; the first error if there
@@ -249,7 +211,8 @@ class Turns:
                         return question()
                     except VgameError as problem:
                         problems.append(problem)
-                        self.chain.lost |= isinstance(problem, ChainError)  # it is checked when its turn comes
+                        if self.look.left(self.at) > 0:
+                            self.chain.lost |= isinstance(problem, ChainError)  # it is checked when its turn comes
                         self.chain.turn()
                 if self.patience == patience:
                     break
@@ -261,13 +224,14 @@ class Turns:
     def back(self) -> Iterator[None]:
         """At the end of this context the endpoint of its beginning is in use again, in the same look: looks alone
         decide their order."""
-        first, own, spent = self.at, self.own, self.all[self.own].spent
+        first, begun, own = self.at, self.look, self.look.own
+        spent = begun.spent[own]
         try:
             yield
         finally:
             self._leave()
             self._take(first)
-            self.own, self.all[own].spent = own, max(spent, self.all[own].spent)
+            self.look, begun.own, begun.spent[own] = begun, own, max(spent, begun.spent[own])
 
     def _try(self) -> None:
         self.tried = True
@@ -277,9 +241,9 @@ class Turns:
         out for longer and longer, another one until the end of this look. Did it fail?"""
         used, chain = self.all[self.at], self.chain
         if failed := chain.lost and (self.tried or not used.lost):
-            if self.at == self.own or self.begun == -inf:
+            if self.at == self.look.own or not self.look.is_limited:
                 used.leave_out()
-            used.out = True
+            self.look.out.add(self.at)
         used.lost, used.form, self.tried = chain.lost, chain.form, False
         return failed
 

@@ -1,0 +1,104 @@
+"""What one look at several endpoints may take: time for replies, for transactions, for computing.
+
+In: times of the monotonic clock. Out: what is left. A look's endpoint may show duties and receipts without end, so all
+that it can cause has a limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+OTHERS = 6  # the part of a look's patience for each other endpoint, which takes transactions, shows counts and receipts
+STALE = 600.0  # seconds after which requests without a new look have their time anew
+SENDS = 3  # looks' times that the transactions of one look may take, even if all have an effect
+TRIES = 10  # failed attempts in one look
+GAP = 2.0  # seconds between two requests that are computing; receipts are asked for more often
+COMPUTED = 15.0  # seconds of computing, a block's time: the rest of the look's duties waits for the next look
+
+
+@dataclass(eq=False, slots=True)
+class Look:
+    """A look at the endpoint `own`, with the time that each endpoint has used. `patience`: seconds that its replies may
+    take; infinite outside of looks, where nothing is limited."""
+
+    own: int
+    begun: float
+    patience: float
+    spent: list[float]  # by endpoint: seconds that its replies took
+    out: set[int] = field(default_factory=set)  # endpoints that failed beside the own one
+    mute: set[int] = field(default_factory=set)  # endpoints whose last request had no reply, or an error
+    lacked: bool = False  # too few endpoints answered a question to all
+    asked: float = inf  # end of the last request
+    computed: float = 0.0  # seconds between requests
+    sending: float = inf  # when the present attempt to send a transaction began
+    sends: float = 0.0  # seconds of all attempts
+    vain: float = 0.0  # seconds of those that failed; infinite after a transaction that reverted
+
+    @property
+    def is_limited(self) -> bool:
+        return self.patience < inf
+
+    @property
+    def is_sending(self) -> bool:
+        return self.sending < inf
+
+    def limit(self, n: int) -> float:
+        """Seconds that the replies of an endpoint may take."""
+        return self.patience if n == self.own else self.patience / OTHERS
+
+    def left(self, n: int) -> float:
+        return self.limit(n) - self.spent[n]
+
+    def give_time(self) -> None:
+        """To all endpoints, as at the beginning."""
+        self.spent, self.out = [0.0] * len(self.spent), set()
+
+    def begin_request(self, now: float) -> None:
+        if now - self.begun > STALE:
+            self.begun = now
+            self.give_time()
+        self.computed += self._gap(now)
+
+    def end_request(self, n: int, begin: float, now: float, replied: bool) -> None:
+        self.asked = now
+        self.spent[n] += now - begin
+        (self.mute.discard if replied else self.mute.add)(n)
+
+    def _gap(self, now: float) -> float:
+        """Seconds since the last request in which something was computed."""
+        return now - self.asked if now - self.asked > GAP else 0.0
+
+    def has_computed_long(self, now: float) -> bool:
+        return self.is_limited and self.computed + self._gap(now) >= COMPUTED
+
+    def may_send(self, now: float) -> bool:
+        """May a transaction be sent, or waited for?"""
+        sends = self.sends + max(now - self.sending, 0.0)
+        return not self.is_limited or (self.vain < self.patience and sends < SENDS * self.patience)
+
+    def begin_attempt(self, now: float) -> None:
+        """To send a transaction. An earlier attempt may have used up the others' time on purpose."""
+        self.spent = [seconds if n == self.own else 0.0 for n, seconds in enumerate(self.spent)]
+        self.sending = now
+
+    def end_attempt(self, now: float, receipt: Any, paused: bool) -> None:
+        """`receipt`: None if it failed. `paused`: nothing was sent."""
+        seconds, self.sending = now - self.sending, inf
+        self.sends += seconds
+        if receipt is None:
+            self.vain += max(seconds, 0.0 if paused else self.patience / TRIES)
+        elif receipt["status"] != 1:
+            self.vain = inf
+
+    def needed(self, enough: int) -> float:
+        """The patience that would have been enough: for the own endpoint, and for so many replies to a question to
+        all."""
+        others = sorted(s for n, s in enumerate(self.spent) if n not in {self.own, *self.out, *self.mute})
+        return max(self.spent[self.own], OTHERS * max(others[: enough - 1], default=0.0), self.patience * self.lacked)
+
+
+def look_at(own: int, count: int, now: float, patience: float = inf) -> Look:
+    """A look at one of so many endpoints, which begins now."""
+    return Look(own, now, patience, [0.0] * count, asked=now)
