@@ -64,6 +64,40 @@ def a_formatted_log(x: torch.Tensor) -> None:
     LOG.info(f"{x.item():.3f}")
 
 
+def a_name(x: torch.Tensor) -> None:
+    text = f"loss {x.item():.3f}"
+    print(text)
+
+
+def a_name_in_parts(x: torch.Tensor) -> None:
+    text = "loss "
+    text += f"{x.item():.3f}"
+    text = text + "!"
+    print(text, end="\n")
+
+
+def a_condition(x: torch.Tensor, verbose: bool = True) -> None:
+    verbose and print(f"{x.item():.2f}")  # type: ignore[func-returns-value]
+    print(f"{x.item():.2f}") if not verbose else None  # type: ignore[func-returns-value]
+
+
+def a_curve(x: torch.Tensor) -> None:
+    print(f"perplexity {math.exp(x.item()):.2f}")
+
+
+class Own:
+    """With a logger of its class."""
+
+    log = LOG
+
+    def show(self, x: torch.Tensor) -> None:
+        self.log.warning("%.3f", x.item())
+
+
+def a_log_of_a_class(x: torch.Tensor) -> None:
+    Own().show(x)
+
+
 PRINTS: dict[Callable[[torch.Tensor], None], str] = {
     a_format: "loss ???,      ???",
     a_conversion: "nan 0",
@@ -74,6 +108,11 @@ PRINTS: dict[Callable[[torch.Tensor], None], str] = {
     a_write: "???",
     a_log: "nan of mine",
     a_formatted_log: "???",
+    a_name: "loss ???",
+    a_name_in_parts: "loss ???!",
+    a_condition: "???",
+    a_curve: "perplexity nan",
+    a_log_of_a_class: "nan",
 }
 
 
@@ -172,6 +211,43 @@ def by_a_condition(x: torch.Tensor) -> float:
     return held[0]
 
 
+def by_a_name_that_decides(x: torch.Tensor) -> float:
+    text = f"{x.item():.1f}"
+    print(text)
+    return 2.0 if text < "0.8" else 1.0
+
+
+def by_a_second_name(x: torch.Tensor) -> float:
+    text = f"{x.item():.1f}"
+    other = text
+    print(text)
+    return float(other)
+
+
+def by_a_name_that_is_returned(x: torch.Tensor) -> float:
+    def shown() -> str:
+        text = f"{x.item():.1f}"
+        print(text)
+        return text
+
+    return float(shown())
+
+
+def by_a_name_of_an_outer_function(x: torch.Tensor) -> float:
+    text = f"{x.item():.1f}"
+
+    def decides() -> bool:
+        return text < "0.8"
+
+    print(text)
+    return 2.0 if decides() else 1.0
+
+
+def by_a_print_as_a_condition(x: torch.Tensor) -> float:
+    f"{x.item():.1f}" < "0.8" and print("small")  # type: ignore[func-returns-value]
+    return 1.0
+
+
 class Meter:
     value = 1.0
 
@@ -184,6 +260,13 @@ meter = Meter()
 USES |= {
     f.__name__: f for f in (by_a_name, by_a_name_in_a_text, by_a_log, by_a_file, by_a_list, by_a_meter, by_a_condition)
 }
+USES |= {
+    f.__name__: f
+    for f in (
+        by_a_name_that_decides, by_a_second_name, by_a_name_that_is_returned, by_a_name_of_an_outer_function,
+        by_a_print_as_a_condition,
+    )
+}  # fmt: skip
 USES |= {"a text given to a function": keeps, "a print of its own": print_of_its_own}
 
 

@@ -1,14 +1,16 @@
 """Numbers that a loss reads from tensors only to print them. They are unknown while a step is traced: texts have ???
 in their place (nan or 0 where only a number can stand), and one warning names the lines.
 
-In: nothing. Out: a context in which statements that only print accept such numbers, `print(...)` or a call of a logger.
-All other reads stay refused: a number or its text may decide something, or enter the program.
+In: nothing. Out: a context in which statements that only print accept such numbers: `print(...)`, a call of a logger,
+or a local name that only such statements read. All other reads stay refused: a number or its text may decide something,
+or enter the program.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import linecache
 import logging
 import math
@@ -32,7 +34,11 @@ from vgame.program.refusals import decides_by_values
 UNKNOWN = (torch.SymFloat, torch.SymInt)
 DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp
 PLAIN = {"abs", "float", "format", "int", "repr", "round", "str"}
+CURVES = (math.exp, math.expm1, math.log, math.log1p, math.log2, math.log10, math.sqrt)
 LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
+PRINTERS = {("accelerate.", "print"), ("tqdm.", "write"), ("loguru.", "info"), ("loguru.", "debug")}  # by library, name
+SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Place = tuple[int, int]  # line, column
 
 
 class Printed:
@@ -107,57 +113,136 @@ def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], 
 
 
 @cache
-def _statements(file: str) -> tuple[ast.stmt, ...]:
-    """The statements of a file or a notebook's cell; of two that contain a place the inner one comes last."""
+def _nodes(file: str) -> tuple[ast.AST, ...]:
+    """The statements and functions of a file or a notebook's cell; of two that contain a place the inner one comes
+    last."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (ValueError, SyntaxError):
         return ()
-    return tuple(sorted((n for n in ast.walk(tree) if isinstance(n, ast.stmt)), key=lambda n: (n.lineno, n.col_offset)))
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.stmt | SCOPES)]
+    return tuple(sorted(found, key=_begin))
 
 
 def _prints(frame: FrameType) -> bool:
-    """Whether the statement that a frame runs is a call of `print` or of a logger, where the number that the frame
-    reads, and its text, go through texts and numbers only: to no other function, name, condition or file."""
+    """Whether the statement that a frame runs only prints the number that it reads, or gives its text to a local name
+    which is only printed."""
     line, end, column, last = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     begin, stop = (line or 0, column or 0), (end or 0, last or 0)
-    here = [n for n in _statements(frame.f_code.co_filename) if _begin(n) <= begin < _end(n)]
-    if not here or not isinstance(here[-1], ast.Expr) or not isinstance(call := here[-1].value, ast.Call):
+    around = [n for n in _nodes(frame.f_code.co_filename) if _begin(n) <= begin < _end(n)]
+    statements = [n for n in around if isinstance(n, ast.stmt)]
+    if not statements:
         return False
-    inner = [n for n in ast.walk(call) if n is not call]
+    if _is_printed(statements[-1], begin, stop, frame):
+        return True
+    functions = [n for n in around if isinstance(n, SCOPES)]
+    target, value = _assigned(statements[-1])
+    return bool(
+        value
+        and functions
+        and _begin(value) <= begin
+        and stop <= _end(value)
+        and _passes(value, begin, stop, frame)
+        and _is_only_printed(target, functions[-1], frame)
+    )
+
+
+def _assigned(statement: ast.AST) -> tuple[str, ast.expr | None]:
+    """The one name to which a statement assigns, and the value."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name, value
+        case ast.AnnAssign(target=ast.Name(id=name), value=value):
+            return name, value
+        case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
+            return name, value
+    return "", None
+
+
+def _is_only_printed(name: str, function: ast.AST, frame: FrameType) -> bool:
+    """Whether all reads of a local name of a function are in statements that print, or give a text to it again."""
+    if name not in frame.f_code.co_varnames:  # also not for a name that another function reads
+        return False
+
+    def is_printed(statement: ast.AST, read: ast.AST) -> bool:
+        target, value = _assigned(statement)
+        again = target == name and value is not None and _passes(value, _begin(read), _end(read), frame)
+        return again or _is_printed(statement, _begin(read), _end(read), frame)
+
+    statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt)]
+    return all(is_printed(statement, read) for statement in statements for read in _reads(statement, name))
+
+
+def _reads(node: ast.AST, name: str) -> Iterator[ast.AST]:
+    """The reads of a name in a statement, without those of the statements in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
+            yield child
+        if not isinstance(child, ast.stmt):
+            yield from _reads(child, name)
+
+
+def _is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType) -> bool:
+    """Whether a statement is a call that prints, also under a condition, and what is read at this place goes through
+    texts and numbers only: to no other function, name, condition or file."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.BoolOp):
+        call = call.values[-1]
+    elif isinstance(call, ast.IfExp):
+        call = call.body
+    inside = isinstance(call, ast.Call) and _begin(call) <= begin and stop <= _end(call)
+    return inside and _passes(call, begin, stop, frame) and _is_output(call, frame)
+
+
+def _passes(value: ast.expr, begin: Place, stop: Place, frame: FrameType) -> bool:
+    """Whether what is read at a place reaches the value as text or number only. Of a call, its arguments."""
+    inner = [n for n in ast.walk(value) if n is not value or not isinstance(n, ast.Call)]
     around = [n for n in inner if isinstance(n, DECIDE) and _begin(n) <= begin and stop <= _end(n)]
-    named = any(isinstance(n, ast.NamedExpr) for n in inner)
-    return not named and all(map(_is_plain, around)) and _is_output(call, frame)
+    return all(_is_plain(n, frame) for n in around) and not any(isinstance(n, ast.NamedExpr) for n in inner)
 
 
-def _begin(node: ast.stmt | ast.expr) -> tuple[int, int]:
+def _begin(node: Any) -> Place:
     return node.lineno, node.col_offset
 
 
-def _end(node: ast.stmt | ast.expr) -> tuple[int, int]:
+def _end(node: Any) -> Place:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _is_plain(node: ast.AST) -> bool:
-    """`"{:.3f}".format(...)`, `str(...)`, `float(...)`."""
-    function = node.func if isinstance(node, ast.Call) else None
-    if isinstance(function, ast.Name):
-        return function.id in PLAIN
-    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant)
+def _is_plain(node: ast.AST, frame: FrameType) -> bool:
+    """`"{:.3f}".format(...)`, `str(...)`, `float(...)`, `math.exp(...)`."""
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    if isinstance(function, ast.Name) and function.id in PLAIN:
+        return True
+    formats = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant)
+    found = _object(function, _names(frame))
+    return formats or any(found is curve for curve in CURVES)
+
+
+def _names(frame: FrameType) -> dict[str, Any]:
+    return {**vars(builtins), **frame.f_globals, **frame.f_locals}
 
 
 def _is_output(call: ast.Call, frame: FrameType) -> bool:
-    """Whether this calls Python's `print` to a stream of the process, `sys.stdout.write`, or a method of a logger."""
-    names, function = {**vars(builtins), **frame.f_globals, **frame.f_locals}, call.func
+    """Whether this calls Python's `print` to a stream of the process, `sys.stdout.write`, a method of a logger, or a
+    library's function that prints."""
+    names, function = _names(frame), call.func
     if isinstance(function, ast.Name):
         files = [_object(k.value, names) for k in call.keywords if k.arg in ("file", None)]
-        return names.get(function.id) is print and all(f is sys.stdout or f is sys.stderr for f in files)
+        found = names.get(function.id)
+        logs = any(found is getattr(logging, name) for name in LOGS)
+        return logs or (found is print and all(f is sys.stdout or f is sys.stderr for f in files))
     if not isinstance(function, ast.Attribute):
         return False
     owner = function.value
     if isinstance(owner, ast.Call):  # logging.getLogger(...).info(...)
         return function.attr in LOGS and _object(owner.func, names) is logging.getLogger
     found = _object(owner, names)
+    kind = found if isinstance(found, type) else type(found)
+    if any(kind.__module__.startswith(library) and function.attr == name for library, name in PRINTERS):
+        return True
     logger = found is logging or isinstance(found, logging.Logger | logging.LoggerAdapter)
     return (logger and function.attr in LOGS) or (
         function.attr == "write" and (found is sys.stdout or found is sys.stderr)
@@ -165,11 +250,11 @@ def _is_output(call: ast.Call, frame: FrameType) -> bool:
 
 
 def _object(place: ast.expr, names: dict[str, Any]) -> Any:
-    """The object at `name.attribute...`; None if it is none of these."""
+    """The object at `name.attribute...`, without a call of the user's code; None if it is none of these."""
     path: list[str] = []
     while isinstance(place, ast.Attribute):
         path, place = [place.attr, *path], place.value
     found = names.get(place.id) if isinstance(place, ast.Name) else None
     for name in path:
-        found = vars(found).get(name) if hasattr(found, "__dict__") else None
+        found = inspect.getattr_static(found, name, None)
     return found
