@@ -139,6 +139,7 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     inputs = (parameters, buffers, batch)
     again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, for placeholders of the second pass
     first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
+    _drop_failed(first)
     refuse_written_constants(first, step.written)
     second = _functional(first, [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))])
     refuse_written(second, list(parameters), len(buffers), list(batch), step.task.model)
@@ -148,6 +149,13 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     once.graph.eliminate_dead_code()
     _scale_of_dropout(once)
     return once
+
+
+def _drop_failed(graph: torch.fx.GraphModule) -> None:
+    """Remove the operators whose errors the user's code has caught: the tracer notes them before they are called."""
+    for node in reversed(graph.graph.nodes):
+        if node.op == "call_function" and "val" not in node.meta and not node.users:
+            graph.graph.erase_node(node)
 
 
 def core_graph(function: Callable, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:

@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
+from vgame.program.caught import Caught
 from vgame.program.constants import Known
 from vgame.program.hidden_state import DEEP, is_library_file, own_line
 from vgame.program.later_step import refuse_shown
@@ -215,10 +216,12 @@ CONVERTING = (T.__float__, T.__int__)
 class Opened(TorchFunctionMode):
     """Context that computes the functions above by their compositions, and lets the model branch on constants."""
 
-    def __init__(self, frozen: Iterable[str] = (), printed: Printed | None = None) -> None:
+    def __init__(
+        self, frozen: Iterable[str] = (), printed: Printed | None = None, caught: Caught | None = None
+    ) -> None:
         """`frozen`: patterns of parameters without a gradient in some steps."""
         super().__init__()
-        self.printed = printed or Printed()
+        self.printed, self.caught = printed or Printed(), caught or Caught()
         self.known, self.frozen = Known(), tuple(frozen)
         self.written: list[str] = []  # places of writes to tensors outside the model
         self.parameters: dict[int, str] = {}  # names of the model's parameters, by `id`
@@ -263,7 +266,8 @@ class Opened(TorchFunctionMode):
                 args = (args[0], _without_masks(real))
             else:
                 self.decided.append(f"a selection by a mask{_here()}")
-        return function(*args, **kwargs)
+        with self.caught.noting(function in DECIDING):
+            return function(*args, **kwargs)
 
     def _refuse_read(self, function: Any, tensor: torch.Tensor) -> None:
         """Raise ProgramError if the user's code reads what differs between the steps of a loop, but not of a job."""

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.nn.utils.stateless import _reparametrize_module
 
 from vgame.errors import ProgramError
+from vgame.program.caught import Caught
 from vgame.program.constants import is_random, written_by
 from vgame.program.decompositions import Opened
 from vgame.program.hidden_state import DEEP, Held, _buffers, line_of, own_line
@@ -33,7 +34,7 @@ class Step:
     """forward, loss and gradients as a pure function of tensors; then forward and loss again, of other tensors."""
 
     def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
-        self.task, self.loss, self.trained, self.printed = task, loss, trained, Printed()
+        self.task, self.loss, self.trained, self.printed, self.caught = task, loss, trained, Printed(), Caught()
         self.changed: list[str] = []  # attributes that the first forward pass changed
         self.left: list[str] = []  # modules whose mode it changed
         self.decided: list[str] = []  # reads of numbers from tensors
@@ -48,7 +49,7 @@ class Step:
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
         """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
         without gradients."""
-        with Opened(self.task.frozen, self.printed) as self.opened:
+        with self.caught.refused(), Opened(self.task.frozen, self.printed, self.caught) as self.opened:
             self.decided, self.written = self.opened.decided, self.opened.written
             first = self._pass(True, *inputs[:3])
             with shown(self.later), _lookups_refused():

@@ -128,6 +128,7 @@ class _Stage:
             group["lr"] = rate
         with _described(self.name), without_values(), recorder:
             type(self.optimizer).step(self.optimizer)
+        recorder.caught.refuse()
         if rates and [group["lr"] for group in groups] != list(rates):
             raise ProgramError(
                 f"the optimizer {self.name} changes its lr in step {step}, but the job's [schedule] sets the lr; "

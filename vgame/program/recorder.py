@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from vgame.errors import ProgramError
+from vgame.program.caught import Caught
 
 #: Overloads that create a tensor filled with one number.
 FILLS = {
@@ -98,6 +99,7 @@ class Recorder(TorchDispatchMode):
         self.numbers: dict[Any, list[float]] = {}
         self.known: dict[Any, set[str]] = {}  # slots before the step
         self.fills = 0
+        self.caught = Caught()
 
     def begin(self, key: Any, p: torch.Tensor, slots: dict[str, torch.Tensor], known: set[str]) -> None:
         self.operations[key], self.numbers[key], self.known[key] = [], [], known
@@ -152,7 +154,10 @@ class Recorder(TorchDispatchMode):
         return label
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = _counted(args, kwargs or {})
+        with self.caught.noting():
+            return self._record(func, args, _counted(args, kwargs or {}))
+
+    def _record(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         inputs = [t for t in tree_leaves((args, kwargs)) if without_data(t)]
         before = [_memory(t) for t in inputs]
         result = func(*args, **kwargs)

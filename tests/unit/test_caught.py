@@ -1,0 +1,162 @@
+"""A loss, module or optimizer that catches the error by which a trace refuses it is refused: torch's own loop raises
+nothing there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from optimizer_steps import data, network
+from optimizer_steps import loss as usual_loss
+from torch import nn, optim
+
+from vgame.api import Job, prepare
+from vgame.errors import ProgramError
+from vgame.tasks.task import Task
+
+Value = torch.Tensor
+
+
+def a_number(x: Value) -> Value:
+    try:
+        if x.item() < 0.5:
+            x = x * 2
+    except RuntimeError:
+        pass
+    return x
+
+
+def a_condition(x: Value) -> Value:
+    with contextlib.suppress(Exception):
+        if x < 0.5:
+            x = x * 2
+    return x
+
+
+def anything(x: Value) -> Value:
+    try:
+        x = x * 2 if x < 0.5 else x
+    except:  # noqa: E722
+        return x
+    return x
+
+
+def a_return(x: Value) -> Value:
+    try:
+        if x < 0.5:
+            x = x * 2
+    finally:
+        return x  # noqa: B012
+
+
+def a_list(x: Value) -> Value:
+    try:
+        wrong = [value for value in x.reshape(1).tolist() if value < 0.5]
+    except Exception:
+        wrong = []
+    return x * (1 + len(wrong))
+
+
+def a_text(x: Value) -> Value:
+    with contextlib.suppress(Exception):
+        x = x * float(f"{x.item():.1f}")
+    return x
+
+
+def a_count(x: Value) -> Value:
+    rows = x.reshape(1)
+    try:
+        rows = rows[rows < 0.5] if int((rows < 0.5).sum()) else rows
+    except Exception:
+        rows = rows * 1
+    return rows.sum()
+
+
+def a_refusal(x: Value) -> Value:
+    generator = torch.Generator()
+    with contextlib.suppress(Exception):
+        x = x + torch.rand((), generator=generator)
+    return x
+
+
+def an_inner_function(x: Value) -> Value:
+    def doubled() -> Value:
+        return x * 2 if x < 0.5 else x
+
+    try:
+        return doubled()
+    except Exception:
+        return x
+
+
+CATCHES = [a_number, a_condition, anything, a_return, a_list, a_text, a_count, a_refusal, an_inner_function]
+
+
+def prepared(model: nn.Module, loss: Callable[..., Value], optimizer: optim.Optimizer) -> None:
+    prepare(Job(Task(model, loss, optimizer, data(), 16), steps=4, interval=2))
+
+
+@pytest.mark.parametrize("catches", CATCHES, ids=lambda f: f.__name__)
+def test_a_loss_that_catches_the_refusal(catches: Callable[[Value], Value]) -> None:
+    model = network()
+    with pytest.raises(ProgramError, match=r"is caught at test_caught\.py line \d+ by the code around it"):
+        prepared(model, lambda m, b: catches(usual_loss(m, b)), optim.SGD(model.parameters(), lr=0.1))
+
+
+class Safe(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, *inputs: Value) -> Value:
+        x: Value = self.inner(*inputs)
+        try:
+            if torch.isnan(x).any() or x.abs().max() > 3:
+                x = x.clamp(-3, 3)
+        except RuntimeError:
+            pass
+        return x
+
+
+def test_a_module_that_catches_the_refusal() -> None:
+    model = Safe()
+    with pytest.raises(ProgramError, match=r"is caught at test_caught\.py line"):
+        prepared(model, usual_loss, optim.SGD(model.parameters(), lr=0.1))
+
+
+class Careful(optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                try:
+                    if p.grad.norm() > 1.5:
+                        p.grad.zero_()
+                except Exception:
+                    pass
+        super().step(closure)
+
+
+def test_an_optimizer_that_catches_the_refusal() -> None:
+    model = network()
+    with pytest.raises(ProgramError, match=r"is caught at test_caught\.py line"):
+        prepared(model, usual_loss, Careful(model.parameters(), lr=0.1))
+
+
+def test_errors_of_the_users_own_may_be_caught() -> None:
+    model = network()
+    known: dict[str, Value] = {}
+
+    def loss(m: nn.Module, batch: Any) -> Value:
+        found = usual_loss(m, batch)
+        try:
+            found = found * known["factor"]
+        except KeyError:
+            found = found * 2
+        with contextlib.suppress(RuntimeError):
+            found = found.reshape(7)
+        return found
+
+    prepared(model, loss, optim.SGD(model.parameters(), lr=0.1))
