@@ -21,6 +21,7 @@ from vgame.agents.news import News
 from vgame.agents.retry import Retry
 from vgame.api_run import save_pretrained
 from vgame.chain import game as contract
+from vgame.chain.agreed import check_contracts
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.records import checksum_address
@@ -71,7 +72,9 @@ class Game(contract.Game):
     @classmethod
     def deploy(cls, wallet: Wallet) -> Game:
         """Deploy a new game on the wallet's chain."""
-        return cls(wallet.chain, deploy_game(wallet), wallet)
+        game = cls(wallet.chain, deploy_game(wallet), wallet)
+        check_contracts(wallet.chain)  # one endpoint alone could have named the address
+        return game
 
     def post(self, bundle: Bundle, nonce: int = 0) -> Order:
         """Order a bundle's job; pays its reward. To repeat an order, use another `nonce`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from bonus_stage import AMOUNT, Stage, Trained, task, trained  # noqa: F401 (a f
 from test_delivery_few_lies import Turns
 
 import vgame
+from vgame.chain import agreed
 from vgame.chain.connection import FINALITY
 from vgame.chain.records import Phase
-from vgame.errors import NotYet
+from vgame.errors import ContractError, NotYet
 
 
 @pytest.fixture
@@ -148,6 +150,55 @@ def test_one_endpoint_stops_no_payment(stage: Stage, monkeypatch: pytest.MonkeyP
     mine = stage.seen_by(trainer.game)
     among(monkeypatch, mine, {0: lambda found: replace(found, **lie)})
     assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT
+
+
+class Estimates:
+    """The functions of a contract, of which the first endpoint estimates gas as it likes."""
+
+    def __init__(self, functions: Any, turns: Turns, lie: Callable[[], int]) -> None:
+        self.functions, self.turns, self.lie = functions, turns, lie
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def made(*args: Any) -> Any:
+            function = getattr(self.functions, name)(*args)
+            usual = function.estimate_gas
+            function.estimate_gas = lambda call: usual(call) if self.turns.at else self.lie()
+            return function
+
+        return made
+
+
+def no_mark() -> int:
+    raise ContractError("MarkMissed", (7, 8))
+
+
+@pytest.mark.parametrize("lie", [no_mark, lambda: 1, lambda: 2**30], ids=["a revert", "too little", "too much"])
+def test_one_endpoint_estimates_no_payment(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: Callable[[], int]
+) -> None:
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    job, run = stage.evaluation(f"paid despite estimates {lie}")
+    mine = stage.seen_by(trainer.game)
+    turns = among(monkeypatch, mine, {})
+    mine.contract = SimpleNamespace(
+        functions=Estimates(mine.contract.functions, turns, lie), events=mine.contract.events
+    )
+    assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT
+    assert stage.escrow.held(stage.id).paid
+
+
+def test_a_receipt_alone_pays_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One endpoint shows it as a success: the transaction had too little gas, or was never sent."""
+    monkeypatch.setattr(agreed, "WAIT", 0.2)
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    job, run = stage.evaluation("not paid by a receipt")
+    mine = stage.seen_by(trainer.game)
+    among(monkeypatch, mine, {0: lambda found: replace(found, settled_at=9, paid=True)})
+    monkeypatch.setattr(mine.game.wallet, "send", lambda *_: {"status": 1, "logs": []})
+    with pytest.raises(NotYet, match=r"is paid, but most endpoints do not show it"):
+        mine.pay(stage.id, job, stage.trained.run, run)
 
 
 @pytest.mark.parametrize("lie", ["convicted", "other terms"])

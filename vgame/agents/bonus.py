@@ -7,8 +7,7 @@ escrow.
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,18 @@ import torch
 from vgame.agents.bonus_conditions import (
     check_mark,
     check_payable,
+    check_range,
     name_of,
     needed_window,
     ordered_bundle,
     template_of,
     terms_of,
+    warn_of_delivery,
 )
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
-from vgame.chain.agreed import agreed, replies_of
+from vgame.chain.agreed import agreed, middle_of, replies_of
 from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of, explained
 from vgame.chain.final import final_jobs
@@ -112,9 +113,9 @@ def promise(
     evaluation's program does not compute the task's measure; Abstain if `check` would refuse the bonus."""
     if not 0 < amount < 2**127:  # the bond of the evaluation is twice as much
         raise VgameError(f"amount = {amount} wei: more than 0 and less than 2^127 is expected")
-    _check_range("nonce", nonce, 0, 2**256 - 1)
+    check_range("nonce", nonce, 0, 2**256 - 1)
     check_mark(least, "the bonus")
-    _warn_of_delivery(training)
+    warn_of_delivery(training)
     _check_names(training, task)
     evaluation = untrained_evaluation(task, total, training, amount, validate)
     if window is None and (window := needed_window(evaluation, amount)) > MOST_WINDOW:
@@ -123,7 +124,7 @@ def promise(
             f"since the auditor's bond is small beside the bonus; order the training with a larger auditor_bond than "
             f"{evaluation.terms.auditor_bond} wei"
         )
-    _check_range("window", window, 1, MOST_WINDOW)
+    check_range("window", window, 1, MOST_WINDOW)
     terms, order = BonusTerms(job, window, *place_of(evaluation), least), template_of(JobSpec(**evaluation.order))
     layout = layout_of(training, evaluation)
     assert escrow.game.wallet is not None
@@ -133,28 +134,11 @@ def promise(
     return escrow.open(terms, order, layout, amount, nonce)
 
 
-def _check_range(name: str, value: int, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise VgameError(f"{name} = {value!r}: a whole number from {least} to {most} is expected")
-
-
 def _check_new(escrow: EscrowContract, identity: bytes) -> None:
     """ContractError with the bonus if it exists: a command that was killed has opened it, and has left its payer too
     little money for the contract to be asked."""
     if escrow.exists(identity):
         raise explained(ContractError("BonusExists", (identity,)))
-
-
-def _warn_of_delivery(training: Bundle) -> None:
-    """Warn if the training has no delivery. Such a training can be final while only its trainer has the state, and an
-    auditor of the evaluation would have to repeat the training."""
-    if not training.terms.confirm_window:
-        warnings.warn(
-            "the training's order has no delivery, so the trained state need not be public when the bonus's window "
-            "begins, and a false evaluation may stay undisputed; give its [terms] confirm_window, key_window and "
-            "complaint_window",
-            stacklevel=3,
-        )
 
 
 def check(
@@ -170,7 +154,7 @@ def check(
             f"{name_of(promised)} is for job {wanted.hex()[:16]}, not for job {job.hex()[:16]}: ask the payer for a "
             "bonus for your job"
         )
-    _warn_of_delivery(training)
+    warn_of_delivery(training, promised.payer == escrow.game.job(wanted).client)
     total, own = _measured(promised, training, task)
     check_payable(escrow, promised, training, own, Path(store))
     untrained_evaluation(task, total, training, promised.amount, validate)
@@ -316,7 +300,7 @@ def pay(
     before the bonus's window began."""
     promised = escrow.promised(identity, agreed(escrow.game.chain, "the bonus", lambda: escrow.held(identity)))
     _check_time(escrow, identity, job)
-    escrow.send("pay", identity, astuple(proof_of(promised, job, run, evaluation)))
+    escrow.pay_by(proof_of(promised, job, run, evaluation), identity)
     return promised.amount
 
 
@@ -341,6 +325,8 @@ def close(escrow: EscrowContract, identity: bytes) -> str:
     assert wallet is not None
     with escrow.game.chain.pinned():  # a node that is behind may show no credits of a bonus that is settled
         bonus, owed = escrow.held(identity), escrow.credits(wallet.address)
+    if escrow.game.chain.turns:
+        owed = middle_of(escrow.game.chain, lambda: escrow.credits(wallet.address))
     bonus = replace(bonus, **dict(agreed(escrow.game.chain, "the bonus", lambda: _lasting(escrow.held(identity)))))
     outcome = _settled(escrow, identity, bonus)
     if owed or _is_owed(escrow, outcome == "returned" and not bonus.settled_at and wallet.address == bonus.payer):

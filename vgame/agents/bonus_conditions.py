@@ -5,6 +5,7 @@ In: an escrow, a promise, the bundles of training and evaluation. Out: Abstain w
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,7 @@ from vgame.chain.records import NOBODY, JobSpec, Phase
 from vgame.chain.wallet import CALLDATA_CAP
 from vgame.commit.merkle import tree_height
 from vgame.delivery.buyer import FAILED
-from vgame.errors import Abstain, StoreError
+from vgame.errors import Abstain, StoreError, VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
@@ -189,3 +190,27 @@ def terms_of(spec: JobSpec) -> Terms:
 def template_of(spec: JobSpec) -> JobSpec:
     """An evaluation's order without initial root and trainer, as a bonus promises it."""
     return replace(spec, initial_root=bytes(32), trainer=NOBODY)
+
+
+def check_range(name: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise VgameError(f"{name} = {value!r}: a whole number from {least} to {most} is expected")
+
+
+def warn_of_delivery(training: Bundle, by_client: bool = False) -> None:
+    """Warn if the training has no delivery: it can be final while only its trainer has the state, and an auditor of the
+    evaluation would have to repeat the training. With delivery a client that pays the bonus too (`by_client`) saves it
+    by declining."""
+    if training.terms.confirm_window and by_client:
+        warnings.warn(
+            "the client of the training pays this bonus, and can decline the delivery: then the bonus returns to it, "
+            "and the trainer has a quarter of the reward (docs/delivery.md)",
+            stacklevel=3,
+        )
+    if not training.terms.confirm_window:
+        warnings.warn(
+            "the training's order has no delivery, so the trained state need not be public when the bonus's window "
+            "begins, and a false evaluation may stay undisputed; give its [terms] confirm_window, key_window and "
+            "complaint_window",
+            stacklevel=3,
+        )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from vgame.agents.order import is_ordered
 from vgame.agents.status import read_game
-from vgame.chain.final import final_jobs
+from vgame.chain.agreed import replies_of
+from vgame.chain.final import final_jobs, most
 from vgame.chain.game import LOOKS, Game
 from vgame.chain.records import JobSpec, Phase, Turn
 from vgame.delivery.buyer import late_trainer
@@ -118,11 +119,16 @@ def _end_expired(game: Game, job: bytes) -> bool:
 
 
 def _are_alone(game: Game, job: bytes, count: int) -> bool:
-    """Does a final state show a claim with so many open disputes, that can get no more?"""
-    final, second = final_jobs(game, [job])
-    if final is None or final[0].phase is not Phase.CLAIMED:
-        return False
-    return final[0].open == count and second > final[0].since + final[0].spec.challenge_window
+    """Does a final state of more than half of the endpoints show a claim with so many open disputes, that can get no
+    more?"""
+
+    def shown() -> bool:
+        final, second = final_jobs(game, [job])
+        if final is None or final[0].phase is not Phase.CLAIMED:
+            return False
+        return final[0].open == count and second > final[0].since + final[0].spec.challenge_window
+
+    return sum(replies_of(game.chain, shown)) >= most(game.chain)
 
 
 def _end_delivery(game: Game, job: bytes) -> bool:

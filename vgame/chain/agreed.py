@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import TypeVar
 
 from vgame.chain.connection import Chain
 from vgame.chain.final import most
-from vgame.errors import NotYet, VgameError
+from vgame.errors import ContractError, NotYet, VgameError
 
 T = TypeVar("T", bound=Hashable)
+WAIT = 30.0  # seconds for the effect of a transaction to be shown
 
 
 def replies_of(chain: Chain, question: Callable[[], T]) -> list[T]:
@@ -29,6 +31,41 @@ def replies_of(chain: Chain, question: Callable[[], T]) -> list[T]:
     if not replies:
         raise problems[0]
     return list(replies.values())
+
+
+def check_contracts(chain: Chain) -> None:
+    """ChainError unless more endpoints show the contracts that the chain's checks name than others."""
+    if chain.turns:
+        chain.turns.check_contracts()
+
+
+def middle_of(chain: Chain, question: Callable[[], int]) -> int:
+    """The middle reply of the endpoints, the upper one of two; the error of the contract that more of them show."""
+    replies, errors, problems = list[int](), list[ContractError](), list[VgameError]()
+    for _ in chain.turns.all if chain.turns else [None]:
+        try:
+            replies.append(question())
+        except ContractError as error:
+            errors.append(error)
+        except VgameError as problem:
+            problems.append(problem)
+        chain.turn()
+    if len(errors) > len(replies):
+        raise errors[0]
+    if not replies:
+        raise (errors or problems)[0]
+    return sorted(replies)[len(replies) // 2]
+
+
+def wait_until(chain: Chain, what: str, so: Callable[[], bool]) -> None:
+    """Until most endpoints show the effect of a transaction. NotYet if they do not: its receipt may be false."""
+    for _ in chain.polls(WAIT):
+        with suppress(NotYet):
+            if agreed(chain, what, so):
+                return
+    raise NotYet(
+        f"a receipt shows that {what}, but most endpoints do not show it within {WAIT:.0f} s: run the command again"
+    )
 
 
 def agreed(chain: Chain, what: str, question: Callable[[], T]) -> T:

@@ -52,6 +52,9 @@ class Endpoint:
     until: float = 0.0  # left out until then, on the monotonic clock
     pause: float = SHORTEST
     needed: float = 0.0  # the patience that its last look needed
+    checked: int = 0  # how many of the chain's checks it has passed
+    differs: str = ""  # why it did not pass them: it shows another chain, or other contracts
+    again: float = 0.0  # when it is checked again, on the monotonic clock
 
     def leave_out(self) -> None:
         """For a while, longer each time."""
@@ -135,6 +138,7 @@ class Turns:
         if look.is_sending and not look.may_send(begin):
             raise self._too_long()
         if (left := look.left(used)) <= 0:
+            look.mute.add(used)
             raise ChainError(
                 f"the replies of {self.all[used].url} to one look took {look.spent[used]:.0f} s: another endpoint is "
                 "next"
@@ -159,12 +163,47 @@ class Turns:
             "that of another endpoint"
         )
 
+    def check_contracts(self) -> None:
+        """ChainError unless more of the endpoints that answer show this chain and its contracts than another one: one
+        alone could show the code of vgame where another contract takes the money."""
+        checks = len(self.chain.checks)
+        with self.back():
+            for n, endpoint in enumerate(self.all):
+                if endpoint.checked < checks and endpoint.again <= time.monotonic():
+                    self._leave()
+                    self._take(n)
+                    self._check(endpoint)
+        differ = [e.differs for e in self.all if e.differs]
+        if len(differ) >= sum(e.checked == checks for e in self.all):
+            raise ChainError(
+                f"{len(differ)} of {len(self.all)} endpoints show other contracts, so that nothing is sent: {differ[0]}"
+                if differ
+                else f"none of {len(self.all)} endpoints shows its contracts: nothing is sent"
+            )
+
+    def _check(self, endpoint: Endpoint) -> None:
+        """In a look of its own. One that does not pass is not checked again for as long as the others could have
+        had."""
+        begin = time.monotonic()
+        self.look = look_at(self.at, len(self.all), begin, self.patience)
+        try:
+            for check in self.chain.checks:
+                check()
+        except VgameError as problem:
+            self.chain.lost, now = True, time.monotonic()
+            endpoint.again = now + max(SHORTEST, (len(self.all) - 1) * (now - begin))
+            if self.at not in self.look.mute:
+                endpoint.differs = str(problem)
+        else:
+            endpoint.checked, endpoint.differs = len(self.chain.checks), ""
+
     def attempt(self, send: Callable[[], Any]) -> Any:
         """The receipt of a transaction, sent by this function. NotYet after a transaction of this look that reverted,
         or if attempts failed too often or took too long, this one included."""
-        begin, receipt, paused = time.monotonic(), None, False
-        if not self.look.may_send(begin):
+        if not self.look.may_send(time.monotonic()):
             raise self._too_long()
+        self.check_contracts()
+        begin, receipt, paused = time.monotonic(), None, False
         self.look.begin_attempt(begin)
         try:
             receipt = send()

@@ -38,10 +38,12 @@ def _look_at(rpc: Sequence[str], game: str, escrow: str, chain_id: int | None) -
     """Open the escrow for reading, without a key."""
     seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
     from vgame.api_bonus import Escrow
+    from vgame.chain.anywhere import anywhere
     from vgame.chain.deployment import open_reading
 
     found = open_reading(seat.rpc, seat.game, seat.chain_id)
-    found.check_parts()
+    anywhere(found.chain, found.check_parts)
+    found.chain.checks.append(found.check_parts)
     return Escrow(found, escrow)
 
 

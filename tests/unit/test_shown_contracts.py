@@ -1,0 +1,131 @@
+"""Money goes to no contract whose code one endpoint of three alone shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from vgame.chain.agreed import check_contracts
+from vgame.chain.anywhere import anywhere
+from vgame.chain.connection import Chain
+from vgame.chain.game import Game
+from vgame.chain.records import NOBODY
+from vgame.chain.wallet import Wallet, deploy_game
+from vgame.errors import ChainError, VgameError
+
+DEAD = "http://127.0.0.1:9"
+ANOTHER = "0x" + 19 * "00" + "77"  # an address without code
+
+
+def funded(chain: Chain) -> Wallet:
+    wallet = Wallet(chain)
+    chain.fund(wallet.address, 10**18)
+    return wallet
+
+
+def lie(chain: Chain, number: int, reply: Callable[[str, Any], Any]) -> None:
+    """This endpoint replies so where the reply is not None."""
+    assert chain.turns
+    node = chain.turns.all[number].node
+
+    def falsified(method: str, arguments: Any, request: Any = node.make_request) -> Any:
+        found = reply(method, arguments)
+        return request(method, arguments) if found is None else {"jsonrpc": "2.0", "id": 1, "result": found}
+
+    node.make_request = falsified
+    node._request_func_cache = (None, None)
+
+
+def code_at(address: str, code: str) -> Callable[[str, Any], Any]:
+    return lambda method, arguments: code if method == "eth_getCode" and arguments[0] == address else None
+
+
+@pytest.fixture
+def game(urls: list[str]) -> Game:
+    chain = Chain(urls[0])
+    return Game(chain, deploy_game(funded(chain)))
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_one_endpoint_invents_no_game(urls: list[str], game: Game, false: int) -> None:
+    true = game.chain.web3.eth.get_code(game.address).to_0x_hex()
+    chain = Chain(urls)
+    wallet = funded(chain)
+    lie(chain, false, code_at(ANOTHER, true))
+    Game(chain, ANOTHER, wallet)  # reading from it costs nothing
+    for _ in range(6):
+        chain.turn()
+        with pytest.raises(ChainError, match=r"2 of 3 endpoints show other contracts|is not the VerificationGame"):
+            wallet.send(ANOTHER, b"", 10**17)
+    with pytest.raises(ChainError, match=r"2 of 3 endpoints show other contracts.*is not the VerificationGame"):
+        check_contracts(chain)
+    assert game.chain.balance(ANOTHER) == 0
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_one_endpoint_hides_no_game(urls: list[str], game: Game, false: int) -> None:
+    chain = Chain(urls)
+    wallet = funded(chain)
+    lie(chain, false, code_at(game.address, "0x00"))
+    Game(chain, game.address, wallet)
+    sent = 0
+    for _ in range(6):
+        chain.turn()
+        with suppress(ChainError):
+            sent += wallet.send(NOBODY, b"", 1)["status"]
+    check_contracts(chain)
+    assert sent >= 4
+
+
+@pytest.mark.parametrize("living", range(3))
+def test_one_living_endpoint_is_enough(urls: list[str], game: Game, living: int) -> None:
+    chain = Chain([urls[n] if n == living else DEAD for n in range(3)])
+    wallet = funded(chain)
+    Game(chain, game.address, wallet)
+    assert wallet.send(NOBODY, b"", 1)["status"] == 1
+
+
+def test_of_two_endpoints_both_must_show_it(urls: list[str], game: Game) -> None:
+    chain = Chain(urls[:2])
+    wallet = funded(chain)
+    lie(chain, 1, code_at(game.address, "0x00"))
+    Game(chain, game.address, wallet)
+    with pytest.raises(ChainError, match="1 of 2 endpoints show other contracts"):
+        wallet.send(NOBODY, b"", 1)
+
+
+def test_a_check_that_is_added_is_made_at_each_endpoint(urls: list[str], game: Game) -> None:
+    """As that of an escrow, after the endpoints have shown the game."""
+    chain = Chain(urls)
+    wallet = funded(chain)
+    Game(chain, game.address, wallet)
+    wallet.send(NOBODY, b"", 1)
+    asked = set[int]()
+
+    def check() -> None:
+        asked.add(chain.endpoint)
+        if chain.endpoint != 0:
+            raise VgameError("another escrow")
+
+    anywhere(chain, check)
+    chain.checks.append(check)
+    with pytest.raises(ChainError, match=r"2 of 3 endpoints show other contracts.*another escrow"):
+        wallet.send(NOBODY, b"", 1)
+    assert asked == {0, 1, 2}
+
+
+def test_slow_endpoints_have_the_time_of_a_look_to_show_it(urls: list[str], game: Game, clock: list[float]) -> None:
+    """The false one is quick."""
+    true = game.chain.web3.eth.get_code(game.address).to_0x_hex()
+    chain = Chain(urls)
+    wallet = funded(chain)
+    lie(chain, 0, code_at(ANOTHER, true))
+    for n in (1, 2):
+        lie(chain, n, lambda *_: clock.__setitem__(0, clock[0] + 9))  # as a reply None: the true one
+    Game(chain, ANOTHER, wallet)
+    with pytest.raises(ChainError, match="2 of 3 endpoints show other contracts"):
+        wallet.send(ANOTHER, b"", 10**17)
+    assert game.chain.balance(ANOTHER) == 0
