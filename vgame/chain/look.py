@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 OTHERS = 6  # the part of a look's patience for each other endpoint, which takes transactions, shows counts and receipts
-STALE = 600.0  # seconds after which requests without a new look have their time anew
+STALE = 600.0  # seconds after which requests without a new look have their time anew: not before all limits below
 SENDS = 3  # looks' times that the transactions of one look may take, even if all have an effect
 TRIES = 10  # failed attempts in one look
 GAP = 2.0  # seconds between two requests that are computing; receipts are asked for more often
@@ -24,10 +24,11 @@ class Look:
     take; infinite outside of looks, where nothing is limited."""
 
     own: int
+    host: int  # the endpoint with the time of a look: the own one, or where a transaction is waited for
     begun: float
     patience: float
     spent: list[float]  # by endpoint: seconds that its replies took
-    out: set[int] = field(default_factory=set)  # endpoints that failed beside the own one
+    out: set[int] = field(default_factory=set)  # endpoints that failed in this look
     mute: set[int] = field(default_factory=set)  # endpoints whose last request had no reply, or an error
     lacked: bool = False  # too few endpoints answered a question to all
     asked: float = inf  # end of the last request
@@ -46,19 +47,19 @@ class Look:
 
     def limit(self, n: int) -> float:
         """Seconds that the replies of an endpoint may take."""
-        return self.patience if n == self.own else self.patience / OTHERS
+        return self.patience if n == self.host else self.patience / OTHERS
 
     def left(self, n: int) -> float:
         return self.limit(n) - self.spent[n]
 
-    def give_time(self) -> None:
-        """To all endpoints, as at the beginning."""
-        self.spent, self.out = [0.0] * len(self.spent), set()
+    def go_to(self, host: int) -> None:
+        """Wait for a transaction at this endpoint. All have their time again."""
+        self.host, self.spent, self.out = host, [0.0] * len(self.spent), set()
 
     def begin_request(self, now: float) -> None:
-        if now - self.begun > STALE:
+        if now - self.begun > max(STALE, (SENDS + 2) * self.patience):
             self.begun = now
-            self.give_time()
+            self.go_to(self.host)
         self.computed += self._gap(now)
 
     def end_request(self, n: int, begin: float, now: float, replied: bool) -> None:
@@ -80,7 +81,7 @@ class Look:
 
     def begin_attempt(self, now: float) -> None:
         """To send a transaction. An earlier attempt may have used up the others' time on purpose."""
-        self.spent = [seconds if n == self.own else 0.0 for n, seconds in enumerate(self.spent)]
+        self.spent = [seconds if n == self.host else 0.0 for n, seconds in enumerate(self.spent)]
         self.sending = now
 
     def end_attempt(self, now: float, receipt: Any, paused: bool) -> None:
@@ -92,13 +93,22 @@ class Look:
         elif receipt["status"] != 1:
             self.vain = inf
 
-    def needed(self, enough: int) -> float:
-        """The patience that would have been enough: for the own endpoint, and for so many replies to a question to
-        all."""
-        others = sorted(s for n, s in enumerate(self.spent) if n not in {self.own, *self.out, *self.mute})
-        return max(self.spent[self.own], OTHERS * max(others[: enough - 1], default=0.0), self.patience * self.lacked)
+    @property
+    def is_slow(self) -> bool:
+        """Did the own endpoint use half of the time?"""
+        return self.is_limited and self.spent[self.own] > self.patience / 2
+
+    @property
+    def is_late(self) -> bool:
+        """Was the time too short?"""
+        return self.is_limited and (self.spent[self.own] >= self.patience or self.lacked)
+
+    def is_quick(self, alone: bool) -> bool:
+        """Would half of the time have been enough? `alone`: the own endpoint is enough for a question to all."""
+        others = 0.0 if alone else max((s for n, s in enumerate(self.spent) if n != self.own), default=0.0)
+        return self.spent[self.own] <= self.patience / 4 and others <= self.patience / OTHERS / 2
 
 
 def look_at(own: int, count: int, now: float, patience: float = inf) -> Look:
     """A look at one of so many endpoints, which begins now."""
-    return Look(own, now, patience, [0.0] * count, asked=now)
+    return Look(own, own, now, patience, [0.0] * count, asked=now)

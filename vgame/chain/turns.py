@@ -51,7 +51,9 @@ class Endpoint:
     form: str = ""
     until: float = 0.0  # left out until then, on the monotonic clock
     pause: float = SHORTEST
-    needed: float = 0.0  # the patience that its last look needed
+    failed: bool = False  # in its last own look
+    late: bool = False  # its last own look took too long
+    quick: bool = False  # half of the time would have been enough for it
     checked: int = 0  # how many of the chain's checks it has passed
     differs: str = ""  # why it did not pass them: it shows another chain, or other contracts
     again: float = 0.0  # when it is checked again, on the monotonic clock
@@ -65,9 +67,9 @@ class Endpoint:
 class Turns:
     """The endpoints of a chain; `at`: the one in use.
 
-    INVARIANT: the replies of an endpoint hold a look for at most `patience` seconds. That is twice what the looks at
-    most endpoints need, so no minority changes it. An endpoint is left out only for what it did in its own looks, since
-    in the others' looks another one decides how often it is asked.
+    INVARIANT: the replies of an endpoint hold a look for at most `patience` seconds, which no minority changes. An
+    endpoint is left out only for what it did in its own looks, since in the others' looks another one decides how often
+    it is asked.
     """
 
     def __init__(self, chain: Connection, endpoints: Sequence[Endpoint]) -> None:
@@ -79,13 +81,9 @@ class Turns:
         self._take(0)
 
     @property
-    def _answering(self) -> list[Endpoint]:
-        """Those that answered the last request of a look of their own, or had none yet."""
-        return [e for n, e in enumerate(self.all) if not ((self.chain.lost if n == self.at else e.lost) and e.until)]
-
-    @property
     def answering(self) -> int:
-        return len(self._answering)
+        """How many answered the last request of a look of their own, or had none yet."""
+        return sum(not e.failed for e in self.all)
 
     @property
     def _enough(self) -> int:
@@ -103,31 +101,41 @@ class Turns:
             )
 
     def next(self) -> None:
-        """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time, one
-        that did not fail first. While a transaction is waited for, the look goes on there."""
-        failed, now, count = self._leave(), time.monotonic(), len(self.all)
+        """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time. While
+        a transaction is waited for, the look goes on there."""
+        self._leave()
         if not self.look.is_sending:
-            self._end_look(now, failed)
+            self._end_look()
+        now, count = time.monotonic(), len(self.all)
         order = [(self.at + n) % count for n in range(1, count + 1)]
         ready = [n for n in order if self.all[n].until <= now]
-        self._take(ready[0] if ready else min(order, key=lambda n: (self.all[n].lost, self.all[n].until)))
+        self._take(ready[0] if ready else min(order, key=lambda n: self.all[n].until))
         if self.look.is_sending:
-            self.look.give_time()
-            self.look.own = self.at
+            self.look.go_to(self.at)
         else:
             self.look = look_at(self.at, count, now, self.patience)
 
-    def _end_look(self, now: float, failed: bool) -> None:
-        """After a look that took half of its time the endpoint rests until each other one that answers could have had
-        as long. The next look has twice the time that the looks at most endpoints needed: twice the lower median."""
-        ended, used = self.look, self.all[self.look.own]
-        if not (used.lost or failed):
-            spent = ended.spent[ended.own]
-            rest = min((self.answering - 1) * spent, LONGEST) if spent > ended.patience / 2 else 0.0
-            used.until, used.pause = now + rest if rest else 0.0, SHORTEST
-            used.needed = ended.needed(self._enough) if ended.is_limited else 0.0
-        needed = sorted(e.needed for e in self._answering or self.all)
-        self.patience = min(max(PATIENCE, 2 * needed[(len(needed) - 1) // 2]), MOST)
+    def _end_look(self) -> None:
+        """An endpoint whose replies took half of the time is left out for a while, as one that failed is, if most
+        others are ready. The time of a look is doubled when most endpoints took too long, and halved again when half of
+        them are quick."""
+        ended, used, answering = self.look, self.all[self.look.own], self.answering
+        now, most = time.monotonic(), answering // 2 + 1
+        used.late, used.quick = ended.is_late, not used.failed and ended.is_quick(self._enough == 1)
+        if not used.failed:
+            if ended.is_slow and sum(e.until <= now for e in self.all if e is not used) >= most:
+                used.leave_out()
+            else:
+                used.until, used.pause = 0.0, SHORTEST
+        if sum(e.late for e in self.all) >= most:
+            self._change_patience(min(2 * self.patience, MOST))
+        elif self.patience > PATIENCE and sum(e.quick for e in self.all) >= (answering + 1) // 2:
+            self._change_patience(self.patience / 2)
+
+    def _change_patience(self, seconds: float) -> None:
+        self.patience = seconds
+        for endpoint in self.all:
+            endpoint.late = endpoint.quick = False
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -241,7 +249,7 @@ class Turns:
     def at_any(self, question: Callable[[], T]) -> T:
         """The result at the first endpoint, from the present one on, where there is no error; the first error if there
         is no such endpoint, and then it counts against none of them."""
-        problems, noted = list[Exception](), [(e, e.lost, e.until, e.pause) for e in self.all]
+        problems, noted = list[Exception](), [(e, e.lost, e.failed, e.until, e.pause) for e in self.all]
         with self._limited():
             for _ in range(PASSES):
                 patience = self.patience
@@ -250,41 +258,42 @@ class Turns:
                         return question()
                     except VgameError as problem:
                         problems.append(problem)
-                        if self.look.left(self.at) > 0:
-                            self.chain.lost |= isinstance(problem, ChainError)  # it is checked when its turn comes
+                        self.chain.lost |= isinstance(problem, ChainError)  # it is checked when its turn comes
                         self.chain.turn()
                 if self.patience == patience:
                     break
         for endpoint, *before in noted:
-            endpoint.lost, endpoint.until, endpoint.pause = before
+            endpoint.lost, endpoint.failed, endpoint.until, endpoint.pause = before
         raise problems[0]
 
     @contextmanager
     def back(self) -> Iterator[None]:
         """At the end of this context the endpoint of its beginning is in use again, in the same look: looks alone
         decide their order."""
-        first, begun, own = self.at, self.look, self.look.own
-        spent = begun.spent[own]
+        first, begun, host = self.at, self.look, self.look.host
+        spent = begun.spent[host]
         try:
             yield
         finally:
             self._leave()
             self._take(first)
-            self.look, begun.own, begun.spent[own] = begun, own, max(spent, begun.spent[own])
+            self.look, begun.host, begun.spent[host] = begun, host, max(spent, begun.spent[host])
 
     def _try(self) -> None:
         self.tried = True
 
-    def _leave(self) -> bool:
+    def _leave(self) -> None:
         """Note how the endpoint in use has done: one that failed in its own look, or where there are no looks, is left
-        out for longer and longer, another one until the end of this look. Did it fail?"""
-        used, chain = self.all[self.at], self.chain
-        if failed := chain.lost and (self.tried or not used.lost):
-            if self.at == self.look.own or not self.look.is_limited:
+        out for longer and longer, another one until the end of this look."""
+        used, chain, own = self.all[self.at], self.chain, self.at == self.look.own or not self.look.is_limited
+        if chain.lost and (self.tried or not used.lost):
+            if own:
+                used.failed = True
                 used.leave_out()
             self.look.out.add(self.at)
+        elif own and not chain.lost:
+            used.failed = False
         used.lost, used.form, self.tried = chain.lost, chain.form, False
-        return failed
 
     def _take(self, n: int) -> None:
         self.at, endpoint = n, self.all[n]
