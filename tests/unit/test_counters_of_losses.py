@@ -8,8 +8,11 @@ import decimal
 import io
 import itertools
 import multiprocessing
+import queue
 import threading
+import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +66,47 @@ def of_a_cache(keep: Callable[..., Any]) -> Callable[[], int]:
     return in_place(box, lambda box: box("a")["n"], lambda box: box("a").update(n=box("a")["n"] + 1))
 
 
+def by_a_module() -> int:
+    import own_counts
+
+    own_counts.step += 1
+    return own_counts.step
+
+
+def by_another_name() -> int:
+    import own_counts as held
+
+    held.step += 1
+    return held.step
+
+
+def by_a_list_of_a_module() -> int:
+    from own_counts import seen as list_of_steps
+
+    list_of_steps.append(1)
+    return len(list_of_steps)
+
+
+VARIABLE: ContextVar[int] = ContextVar("count", default=0)
+
+
+def by_a_context() -> int:
+    VARIABLE.set(VARIABLE.get() + 1)
+    return VARIABLE.get()
+
+
+class Key:
+    """A key of a weak dictionary."""
+
+
+KEY, WEAK = Key(), weakref.WeakKeyDictionary[Key, int]()
+
+
+def by_a_weak_dictionary() -> int:
+    WEAK[KEY] = WEAK.get(KEY, 0) + 1
+    return WEAK[KEY]
+
+
 COUNTERS: dict[str, Callable[[], int]] = {
     "a number of NumPy": in_place(SimpleNamespace(value=np.int64(0)), value, add_to_value),
     "a decimal number": in_place(SimpleNamespace(value=decimal.Decimal(0)), value, add_to_value),
@@ -73,6 +117,12 @@ COUNTERS: dict[str, Callable[[], int]] = {
     "a number of several processes": in_place(multiprocessing.Value("i", 0), value, add_to_value),
     "a thread's attribute": in_place(local(), value, add_to_value),
     "a method of an iterator": itertools.count().__next__,
+    "a queue": in_place(queue.Queue(), lambda held: held.qsize(), lambda held: held.put(0)),
+    "a module": by_a_module,
+    "a module by another name": by_another_name,
+    "a list of a module": by_a_list_of_a_module,
+    "a variable of a context": by_a_context,
+    "a weak dictionary": by_a_weak_dictionary,
     "a cache": of_a_cache(cache),
     "a small cache": of_a_cache(lru_cache(maxsize=4)),
 }

@@ -20,10 +20,12 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache, partial
+from importlib import import_module
 from io import BytesIO, StringIO
 from multiprocessing.sharedctypes import SynchronizedBase
 from pathlib import Path
@@ -50,7 +52,8 @@ NUMBERS = (np.generic, Decimal, Fraction, date, timedelta)
 BUFFERS = (bytearray, array, ctypes._SimpleCData, ctypes.Array)
 CONTAINERS = (list, tuple, set, frozenset, deque)
 MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
-_HOLDERS = {"__main__", "types", "argparse", "collections"}  # Python's own modules whose objects hold what users put in
+#: Python's own modules whose objects hold what users put in.
+_HOLDERS = {"__main__", "types", "argparse", "collections", "queue", "weakref"}
 _INSIDE = {"training", "_parameters", "_buffers"}
 #: Folders of libraries, whose code is not the user's. A clone of vgame is not one of them: its data sets wrap losses.
 _LIBRARIES = tuple({*site.getsitepackages(), *(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))})
@@ -114,6 +117,8 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
         return [("", value.__func__), ("", value.__self__)]
     if isinstance(value, BuiltinMethodType | MethodWrapperType):
         return [("", value.__self__)]
+    if isinstance(value, ContextVar):
+        return [("", value.get(None))]
     if isinstance(value, threading.local):
         return list(vars(value).items())
     if isinstance(value, SynchronizedBase):
@@ -187,8 +192,12 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
     for name in used.keys() & function.__globals__.keys() - set(code.co_freevars):
         value = function.__globals__[name]
         read[name] = value
-        if isinstance(value, ModuleType) and is_own_module(value):
+        if _is_module(value):
             read |= {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)}
+    for name, value, line in _imported(code, function.__globals__.get("__package__") or ""):
+        parts = {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)} if _is_module(value) else {}
+        read |= {name: value} | parts
+        used = used | {name: line}
     file, own_place = Path(code.co_filename).name, getattr(function, "place", None)  # of an adapter's function
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     lines = {n: f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})" for n in read}
@@ -211,6 +220,37 @@ def _names(code: CodeType) -> dict[str, int]:
         if isinstance(inner, CodeType):
             found = _names(inner) | found
     return found
+
+
+def _imported(code: CodeType, package: str) -> Iterator[tuple[str, Any, int]]:
+    """(name, object, line) of the user's modules, and of their objects, that a function and its inner functions
+    import."""
+    for path, level, name, line in _imports(code):
+        with suppress(Exception):  # the import fails when it is executed
+            module = import_module("." * level + path, package)
+            found = vars(module).get(name) or sys.modules.get(f"{module.__name__}.{name}") if name else module
+            if found is not None and is_own_module(module):
+                yield name or path.rpartition(".")[2], found, line
+
+
+@cache
+def _imports(code: CodeType) -> list[tuple[str, int, str, int]]:
+    """(module, level of a relative import, name or empty, line)."""
+    found, path, level, line = list[tuple[str, int, str, int]](), "", 0, code.co_firstlineno
+    arguments: deque[Any] = deque([0, None], maxlen=2)
+    for instruction in dis.get_instructions(code):
+        line = instruction.starts_line or line
+        if instruction.opname == "IMPORT_NAME":
+            path, level = instruction.argval, arguments[0] or 0
+            found.append((path, level, "", line))
+        elif instruction.opname == "IMPORT_FROM":
+            found.append((path, level, instruction.argval, line))
+        arguments.append(instruction.argval)
+    return found + [each for inner in code.co_consts if isinstance(inner, CodeType) for each in _imports(inner)]
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, ModuleType) and is_own_module(value)
 
 
 @cache
