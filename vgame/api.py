@@ -12,6 +12,7 @@ Arguments that several functions share:
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -103,11 +104,11 @@ def train(
                 )
             committed = _committed(callbacks, model) if own_rank() == 0 else None
             found = train_shared(source, run, device, keep, listener, listener, committed, metrics=metrics)
-            return Run(found or open_run(run), listener.forecast)
+            return _ended(Run(found or open_run(run), listener.forecast))
         if not _apart(device):
             committed = _committed(callbacks, model)
             store, _ = train_run(source, run, device, keep, listener, listener, False, committed, metrics)
-            return Run(store, listener.forecast)
+            return _ended(Run(store, listener.forecast))
         if callbacks or metrics:
             raise VgameError(
                 f"device {device} runs in a process of its own, which cannot call your functions; "
@@ -119,7 +120,20 @@ def train(
         except VgameError as error:
             if isinstance(error, Cancelled) or Run.open(run).divergence is None:
                 raise
-    return Run(open_run(run), listener.forecast)
+    return _ended(Run(open_run(run), listener.forecast))
+
+
+def _ended(run: Run) -> Run:
+    """Warn of a run that diverged, whose weights are those of its last checkpoint."""
+    if stop := run.divergence:
+        name = run.bundle.program.operator_name(stop.operator)
+        warnings.warn(
+            f"the training diverged at step {stop.step}: element {stop.element} of operator {name} is not finite, and "
+            "a run ends there, also where a loop would go on (a batch without a label, a loss of nan); its weights are "
+            f"those of step {run._store.step}: run.divergence",
+            stacklevel=3,
+        )
+    return run
 
 
 def _committed(callbacks: Sequence[Callback], model: torch.nn.Module | None) -> Committed | None:

@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from vgame.errors import some_of
 from vgame.program.schedule import Schedule
-from vgame.tasks.task import Task
+from vgame.tasks.task import TOTALS, Task
 
 LONG = 10.0  # seconds; a slower factory is not called twice
 
@@ -42,6 +43,18 @@ def warn_of_batch(task: Task) -> None:
         warnings.warn(
             f"batch = {task.batch} is more than the {task.population} samples of the data: each batch reads some of "
             "them again; give a batch of at most that many",
+            stacklevel=2,
+        )
+
+
+def warn_of_evaluation(task: Task) -> None:
+    """Warn of a model in evaluation mode with modules for which that matters: a job trains it in training mode."""
+    rest = [type(m).__name__ for m in task.model.modules() if isinstance(m, _BatchNorm) or getattr(m, "p", 0)]
+    if rest and not task.model.training and not hasattr(task.model, TOTALS):
+        warnings.warn(
+            "the model is in evaluation mode, as eval() or from_pretrained() leaves it, but is trained in training "
+            f"mode, with {some_of(sorted(set(rest)))}; call model.train() to say so, and eval() of the modules that "
+            "keep their evaluation mode",
             stacklevel=2,
         )
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from vgame.errors import JobFileError, ProgramError, some_of
 from vgame.job.bundle import Bundle, LogSpec, refuse_invalid
-from vgame.job.cautions import call_factory, warn_of_batch, warn_of_rate, warn_of_untrained
+from vgame.job.cautions import call_factory, warn_of_batch, warn_of_evaluation, warn_of_rate, warn_of_untrained
 from vgame.job.factory import initial_of, make_task
 from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import Keys, module_keys
@@ -51,6 +51,7 @@ def prepare_without_log(
     task = call_factory(lambda: make_task(job)) if job._task is None else job._task
     warn_of_rate(task, job.schedule)
     warn_of_batch(task)
+    warn_of_evaluation(task)
     warn_of_rest(task, job.steps)
     start = start_from(initial_of(job), task.model)
     task = task_from(task, start)
