@@ -8,9 +8,10 @@ and the order of a loader; the form of a batch for the loss.
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,13 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True)
 class Source:
-    """The source of collated tensors: a data set, and the function that collates its samples."""
+    """The source of collated tensors: a data set, and the function that collates its samples. `sizes`: of each sample,
+    empty if all have one; `paths`: the parts of a batch as Python writes them, by the tensors' names."""
 
     samples: Any
     make: Collate
+    sizes: Sequence[int] = ()
+    paths: Mapping[str, str] = field(default_factory=dict)
 
 
 def collated(samples: list[Any], make: Collate) -> dict[str, torch.Tensor]:
@@ -49,6 +53,7 @@ class Collated:
     weights: torch.Tensor | None = None
     batches: int | None = None  # of a loader's epoch
     source: Source | None = None
+    paths: Mapping[str, str] = field(default_factory=dict)  # as in Source
 
     def restored(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """The loss, called with a batch in the structure of the collation: a tuple, a list, nested dictionaries."""
@@ -91,6 +96,7 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
     _refuse_chance(source, samples, parts, make, _generators(source) != before)
     spread = [n * count // size for n in range(size)]
     kept = [fresh(samples[i]) for i in spread]
+    sizes = [*map(_size, samples)]
     made = make(samples)
     del samples  # before the copy: large data fit in memory twice
     whole = _collated(fresh(made), count)
@@ -101,7 +107,7 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
         order=found.order,
         weights=found.weights,
         batches=found.batches,
-        source=Source(source, make),
+        source=Source(source, make, sizes if len({*sizes}) > 1 else (), whole.paths),
     )
 
 
@@ -201,11 +207,27 @@ def _collated(whole: Any, count: int) -> Collated:
             )
     tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
     plain = isinstance(whole, Mapping) and list(tensors) == list(whole)
-    return Collated(tensors, None if plain else shape)
+    paths = {name: f"batch{pytree.keystr(path)}" for name, (path, _) in zip(tensors, leaves, strict=True)}
+    return Collated(tensors, None if plain else shape, paths=paths)
 
 
 def _name(path: tuple[Any, ...]) -> str:
     return ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
+
+
+def _size(sample: Any) -> int:
+    """The count of numbers and characters of a sample, by which a collation may pad it."""
+    if isinstance(sample, Mapping):
+        sample = dict(sample)
+    return sum(map(_words, pytree.tree_leaves(sample)))
+
+
+def _words(leaf: Any) -> int:
+    if isinstance(leaf, torch.Tensor | np.ndarray):
+        return math.prod(leaf.shape)
+    if isinstance(leaf, str | bytes):
+        return len(leaf)
+    return _size(vars(leaf)) if hasattr(leaf, "__dict__") and not isinstance(leaf, type) else 1
 
 
 def _refuse_chance(source: Any, samples: list[Any], parts: list[range], make: Collate, drew: bool) -> None:
