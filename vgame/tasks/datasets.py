@@ -21,9 +21,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from vgame.errors import DataError
 from vgame.tasks.reach import GENERATORS, reached, state
+from vgame.tasks.reading import Collate, fetched, made, refuse_workers, undrawn
 from vgame.tasks.samplers import Loaded, loaded
-
-Collate = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Source:
 
 def collated(samples: list[Any], make: Collate) -> dict[str, torch.Tensor]:
     """Some samples, collated, with the names of the collation of all samples."""
-    return _collated(make(samples), len(samples)).tensors
+    return _collated(made(make, samples, len(samples)), len(samples)).tensors
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,7 @@ class Collated:
         return restoring
 
 
+@undrawn()
 def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, ordered: bool = False) -> Collated:
     """All samples of a map-style data set in its own order, or those that a loader reads. `ordered`: the task specifies
     the order. DataError if a sample differs each time it is read, or depends on its batch."""
@@ -92,15 +92,23 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
     together = size if getattr(source, "__getitems__", None) else 1
     parts = [range(i, min(i + together, count)) for i in range(0, count, together)]
     before = _generators(source)
-    samples = [sample for part in parts for sample in map(fresh, fetched(source, part))]
+    try:
+        samples = [sample for part in parts for sample in map(fresh, fetched(source, part))]
+    except DataError as error:
+        if isinstance(data, DataLoader) and data.num_workers and data.worker_init_fn:
+            raise DataError(f"{error}; a job starts no worker processes, so worker_init_fn is not called") from None
+        raise
     _refuse_chance(source, samples, parts, make, _generators(source) != before)
     spread = [n * count // size for n in range(size)]
-    kept = [fresh(samples[i]) for i in spread]
+    kept = {i: fresh(samples[i]) for i in spread}
     sizes = [*map(_size, samples)]
-    made = make(samples)
+    batch = made(make, samples, size)
     del samples  # before the copy: large data fit in memory twice
-    whole = _collated(fresh(made), count)
-    _refuse_batches(source, dict(zip(spread, kept, strict=True)), make, whole.tensors)
+    whole = _collated(fresh(batch), count)
+    _refuse_batches(source, kept, make, whole.tensors)
+    if isinstance(data, DataLoader):
+        own = source.indices if source is not data.dataset else range(count)
+        refuse_workers(data, {own[i]: sample for i, sample in kept.items()}, _same)
     return replace(
         whole,
         batch=found.batch,
@@ -109,20 +117,6 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
         batches=found.batches,
         source=Source(source, make, sizes if len({*sizes}) > 1 else (), whole.paths),
     )
-
-
-def fetched(source: Any, indices: Sequence[int]) -> list[Any]:
-    """A batch of samples, as torch's DataLoader reads it: they may share memory with one another and with the data set.
-    DataError if `__getitems__` gives something else than a list of them."""
-    if not getattr(source, "__getitems__", None):
-        return [source[i] for i in indices]
-    found = source.__getitems__(list(indices))
-    if not isinstance(found, list | tuple) or len(found) != len(indices):
-        raise DataError(
-            f"{type(source).__name__}.__getitems__ gives a {type(found).__name__} for {len(indices)} samples; a list "
-            "of the samples is expected: collate them in collate_fn"
-        )
-    return list(found)
 
 
 def fresh(sample: Any) -> Any:
@@ -192,18 +186,18 @@ def _collated(whole: Any, count: int) -> Collated:
     whole = dict(whole) if isinstance(whole, Mapping) else whole  # BatchEncoding of transformers
     leaves, shape = pytree.tree_flatten_with_path(whole)
     names = [_name(path) for path, _ in leaves]
-    for name, (_, leaf) in zip(names, leaves, strict=True):
+    for path, leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
             number = isinstance(leaf, int | float)
             instead = "repeat it, or write it into the loss" if number else "tokenise text, remove other values"
             raise DataError(
-                f"{name or 'a batch'} is of type {type(leaf).__name__}; a tensor with the samples in its first "
+                f"batch{pytree.keystr(path)} is of type {type(leaf).__name__}; a tensor with the samples in its first "
                 f"dimension is expected from collate_fn: {instead}"
             )
         if not leaf.dim() or len(leaf) != count:
             raise DataError(
-                f"{name or 'it'} has shape {tuple(leaf.shape)} for {count} samples; collate_fn must put the samples in "
-                "the first dimension"
+                f"batch{pytree.keystr(path)} has shape {tuple(leaf.shape)} for {count} samples; collate_fn must put "
+                "the samples in the first dimension"
             )
     tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
     plain = isinstance(whole, Mapping) and list(tensors) == list(whole)
@@ -245,8 +239,9 @@ def _refuse_chance(source: Any, samples: list[Any], parts: list[range], make: Co
                 "move the random transform into the loss, on the batch, with vgame.augment or torch's random functions"
             )
     few = samples[: min(len(samples), 8)]
+    first = fresh(made(make, [*map(fresh, few)], len(few)))
     before = _generators(make)
-    if not _same(fresh(make([*map(fresh, few)])), make([*map(fresh, few)])) or _generators(make) != before:
+    if not _same(first, make([*map(fresh, few)])) or _generators(make) != before:
         raise DataError(
             "collate_fn gives another batch each time, but a job calls it once, for all epochs; move the random part "
             "into the loss, with vgame.augment or torch's random functions on the batch"
@@ -271,7 +266,7 @@ def _refuse_batches(source: Any, samples: Mapping[int, Any], make: Collate, whol
     except Exception as error:
         if not changed:
             raise
-        wrong = f"{type(error).__name__}: {error}"
+        wrong = str(error)
     if wrong and changed:
         wrong = (
             f"collate_fn changes samples of {type(source).__name__}, so the second epoch gets other batches "
@@ -281,7 +276,7 @@ def _refuse_batches(source: Any, samples: Mapping[int, Any], make: Collate, whol
         raise DataError(wrong)
 
 
-def _draws(source: Any, part: range) -> bool:
+def _draws(source: Any, part: Sequence[int]) -> bool:
     """Whether reading samples advances a generator. A generator that the data set seeds for each sample does not
     count."""
     before = _generators(source)

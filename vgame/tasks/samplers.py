@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import (
     DataLoader,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -75,7 +76,7 @@ def loaded(loader: DataLoader, ordered: bool) -> Loaded:
 
 
 def _is_sized(data: Any) -> bool:
-    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)
 
 
 def _in_batches(loader: DataLoader, epoch: _Epoch) -> Loaded:

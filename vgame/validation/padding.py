@@ -13,7 +13,8 @@ from functools import partial
 
 import torch
 
-from vgame.tasks.datasets import Source, collated, fetched, fresh
+from vgame.tasks.datasets import Source, collated, fresh
+from vgame.tasks.reading import fetched, undrawn
 from vgame.tasks.task import Task
 from vgame.validation import user
 from vgame.validation.budget import Budget, Exhausted
@@ -34,7 +35,8 @@ def warn_of_padding(task: Task, steps: Sequence[T], seconds: float) -> None:
         return
     sizes = torch.tensor(source.sizes)
     parts = min((step.split(task.batch) for step in steps), key=lambda step: sum(int(sizes[p].max()) for p in step))
-    own = [collated([*map(fresh, fetched(source.samples, part.tolist()))], source.make) for part in parts]
+    with undrawn():
+        own = [collated([*map(fresh, fetched(source.samples, part.tolist()))], source.make) for part in parts]
     whole = [task.samples(part) for part in parts]
     for place, part in enumerate(parts):
         for name, tensor in whole[place].items():
