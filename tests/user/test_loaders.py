@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
@@ -178,3 +179,39 @@ def test_parts_of_a_batch_are_named_as_python_writes_them() -> None:
         task(DataLoader(TensorDataset(X), 8, collate_fn=lambda s: {"in": (X, torch.tensor(len(s)))}))
     with pytest.raises(vgame.ProgramError, match=r"batch\[0\] is torch.float64"):
         prepared(DataLoader(TensorDataset(X.double(), Y), 8))
+
+
+class Moved(UserDict):
+    """A batch with a method, as transformers' BatchEncoding."""
+
+    def to(self, device: str) -> Moved:
+        return Moved({name: tensor.to(device) for name, tensor in self.items()})
+
+
+class Named(dict):
+    def __getattr__(self, name: str) -> torch.Tensor:
+        return self[name]
+
+
+class Fixed(UserDict):
+    """A class that cannot be made of a dictionary: a loss gets a dictionary."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        super().__init__(x=x, y=y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [
+        (Moved, lambda b: (b.to("cpu")["x"], b["y"])),
+        (Named, lambda b: (b.x, b.y)),
+        (lambda b: Fixed(**b), lambda b: (b["x"], b["y"])),
+    ],
+)
+def test_a_batch_keeps_its_class(kind: Callable, read: Callable) -> None:
+    def make(samples: list) -> Any:
+        return kind({"x": torch.stack([x for x, _ in samples]), "y": torch.stack([y for _, y in samples])})
+
+    found = prepared(DataLoader(TensorDataset(X, Y), 8, collate_fn=make), lambda m, b: cross_entropy(m, read(b)))
+    plain = prepared({"x": X, "y": Y}, lambda m, b: cross_entropy(m, (b["x"], b["y"])), batch=8, order="sequential")
+    assert found.program.root == plain.program.root

@@ -43,7 +43,8 @@ def collated(samples: list[Any], make: Collate) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Collated:
-    """`tensors` of all samples by name; `shape`: the structure of a batch, None if it is the mapping itself."""
+    """`tensors` of all samples by name; `shape`: the structure of a batch, None if it is the mapping itself; `kind`:
+    the class of a mapping that is no plain dictionary."""
 
     tensors: dict[str, torch.Tensor]
     shape: pytree.TreeSpec | None
@@ -53,17 +54,19 @@ class Collated:
     batches: int | None = None  # of a loader's epoch
     source: Source | None = None
     paths: Mapping[str, str] = field(default_factory=dict)  # as in Source
+    kind: Callable[[dict[str, Any]], Any] | None = None
 
     def restored(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """The loss, called with a batch in the structure of the collation: a tuple, a list, nested dictionaries."""
         if self.shape is None:
             return loss
-        shape = self.shape
+        shape, kind = self.shape, self.kind
 
         def restoring(model: Any, batch: dict[str, torch.Tensor]) -> Any:
             made = pytree.tree_unflatten(list(batch.values()), shape)
-            found = loss(model, made)
-            leaves, after = pytree.tree_flatten(made)
+            given = made if kind is None else kind(made)
+            found = loss(model, given)
+            leaves, after = pytree.tree_flatten(given if kind is None else dict(given))
             if after == shape:  # what the loss has replaced, vgame/program/passes.py looks for in the dictionary
                 batch.update(zip(batch, leaves, strict=True))
             else:
@@ -183,6 +186,7 @@ def _are_padded(part: torch.Tensor, whole: torch.Tensor, sizes: list[int], left:
 
 
 def _collated(whole: Any, count: int) -> Collated:
+    kind = _kind(whole)
     whole = dict(whole) if isinstance(whole, Mapping) else whole  # BatchEncoding of transformers
     leaves, shape = pytree.tree_flatten_with_path(whole)
     names = [_name(path) for path, _ in leaves]
@@ -200,9 +204,21 @@ def _collated(whole: Any, count: int) -> Collated:
                 "the samples in the first dimension"
             )
     tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
-    plain = isinstance(whole, Mapping) and list(tensors) == list(whole)
+    plain = isinstance(whole, Mapping) and list(tensors) == list(whole) and kind is None
     paths = {name: f"batch{pytree.keystr(path)}" for name, (path, _) in zip(tensors, leaves, strict=True)}
-    return Collated(tensors, None if plain else shape, paths=paths)
+    return Collated(tensors, None if plain else shape, paths=paths, kind=kind)
+
+
+def _kind(batch: Any) -> Callable[[dict[str, Any]], Any] | None:
+    """The class of a batch that is a mapping, if it makes the same mapping of a dictionary; None for a dictionary."""
+    if not isinstance(batch, Mapping) or type(batch) is dict:
+        return None
+    try:
+        made = type(batch)(dict(batch))  # type: ignore[call-arg]
+        same = len(made) == len(batch) and all(made[name] is part for name, part in batch.items())
+        return type(batch) if same else None  # type: ignore[return-value]
+    except Exception:  # a class with other arguments
+        return None
 
 
 def _name(path: tuple[Any, ...]) -> str:

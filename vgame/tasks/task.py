@@ -165,7 +165,7 @@ class Task:
         order = None if self.weights is not None else found.order
         for name, loaded in (("batch", found.batch), ("order", order), ("weights", found.weights)):
             own = getattr(self, name)
-            own = loaded if own is None or (name == "batch" and own == 0) else own
+            own = loaded if own is None or (name == "batch" and own == 0 and loaded) else own
             if loaded is not None and name == "batch" and own != loaded:
                 raise ProgramError(
                     f"batch = {self.batch}, but the DataLoader's batch_size is {loaded}; remove one of them"
