@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from vgame.errors import DataError
+from vgame.tasks.given import as_kept
 from vgame.tasks.reach import GENERATORS, reached, state
 from vgame.tasks.reading import Collate, fetched, made, refuse_workers, undrawn
 from vgame.tasks.samplers import Loaded, loaded
@@ -55,6 +56,7 @@ class Collated:
     source: Source | None = None
     paths: Mapping[str, str] = field(default_factory=dict)  # as in Source
     kind: Callable[[dict[str, Any]], Any] | None = None
+    given: Mapping[str, torch.Tensor] = field(default_factory=dict)  # one row of each tensor, as the collation makes it
 
     def restored(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """The loss, called with a batch in the structure of the collation: a tuple, a list, nested dictionaries."""
@@ -203,10 +205,13 @@ def _collated(whole: Any, count: int) -> Collated:
                 f"batch{pytree.keystr(path)} has shape {tuple(leaf.shape)} for {count} samples; collate_fn must put "
                 "the samples in the first dimension"
             )
-    tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+    given = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+    tensors = {name: as_kept(leaf) for name, leaf in given.items()}
     plain = isinstance(whole, Mapping) and list(tensors) == list(whole) and kind is None
     paths = {name: f"batch{pytree.keystr(path)}" for name, (path, _) in zip(tensors, leaves, strict=True)}
-    return Collated(tensors, None if plain else shape, paths=paths, kind=kind)
+    return Collated(
+        tensors, None if plain else shape, paths=paths, kind=kind, given={n: t[:1].clone() for n, t in given.items()}
+    )
 
 
 def _kind(batch: Any) -> Callable[[dict[str, Any]], Any] | None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vgame.errors import ProgramError
 from vgame.tasks.datasets import Collated, collate
+from vgame.tasks.given import as_given, as_kept
 
 MOST_WORDS = 2**31 - 1  # of a tensor
 ORDERS = ("shuffled", "sequential", "streams", "replacement")
@@ -123,6 +124,7 @@ class Task:
                 )
             if tensor.layout is not torch.strided:
                 raise ProgramError(f"the data {name} is of layout {tensor.layout}; write {name}.to_dense()")
+        self._keep()
         lengths = {name: len(t) if t.dim() else 0 for name, t in self.tensors.items()}
         if not lengths or len(set(lengths.values())) > 1:
             raise ProgramError(f"every data tensor needs the same number of samples, got {lengths or 'no data'}")
@@ -174,8 +176,22 @@ class Task:
         object.__setattr__(self, "data", found.tensors)
         object.__setattr__(self, "source", found.source)  # for vgame/validation, which reads samples again
         object.__setattr__(self, "batches", found.batches)
-        restored = [found.restored(loss) for loss in self.losses]
-        object.__setattr__(self, "loss", restored if isinstance(self.loss, Sequence) else restored[0])
+        object.__setattr__(self, "given", found.given)
+        self._set_losses([found.restored(loss) for loss in self.losses])
+
+    def _set_losses(self, losses: list[Callable[[nn.Module, Batch], torch.Tensor]]) -> None:
+        object.__setattr__(self, "loss", losses if isinstance(self.loss, Sequence) else losses[0])
+
+    def _keep(self) -> None:
+        """Keep data of float64 as float32, and those that require gradients without; the losses get them as given."""
+        given: Mapping[str, torch.Tensor] = getattr(self, "given", self.tensors)
+        paths = getattr(getattr(self, "source", None), "paths", {})
+        doubles = {name: paths.get(name, name) for name, t in given.items() if t.dtype == torch.float64}
+        differentiated = {name for name, t in given.items() if t.requires_grad}
+        if doubles or differentiated:
+            object.__setattr__(self, "data", {name: as_kept(t) for name, t in self.tensors.items()})
+            object.__setattr__(self, "doubles", doubles)
+            self._set_losses([as_given(loss, doubles, differentiated) for loss in self.losses])
 
     @property
     def losses(self) -> tuple[Callable[[nn.Module, Batch], torch.Tensor], ...]:
