@@ -131,8 +131,7 @@ def refuse_other_names(
 
 
 def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
-    paths = getattr(getattr(task, "source", None), "paths", {})
-    data = {paths.get(name, name): tensor for name, tensor in task.tensors.items()}
+    data = {task.place(name): tensor for name, tensor in task.tensors.items()}
     for name, tensor in {**parameters, **buffers, **data}.items():
         if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
             raise ProgramError(

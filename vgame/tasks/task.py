@@ -119,8 +119,8 @@ class Task:
                 raise ProgramError(f"the data has the name {name!r}; a string of printable characters is expected")
             if type(tensor) not in (torch.Tensor, nn.Parameter):
                 raise ProgramError(
-                    f"the data {name} is of class {type(tensor).__name__}, whose own operators a program does not "
-                    f"record; write {name}.as_subclass(torch.Tensor)"
+                    f"the data {self.place(name)} is of class {type(tensor).__name__}, whose own operators a program "
+                    f"does not record; write {self.place(name)}.as_subclass(torch.Tensor)"
                 )
             if tensor.layout is not torch.strided:
                 raise ProgramError(f"the data {name} is of layout {tensor.layout}; write {name}.to_dense()")
@@ -185,13 +185,17 @@ class Task:
     def _keep(self) -> None:
         """Keep data of float64 as float32, and those that require gradients without; the losses get them as given."""
         given: Mapping[str, torch.Tensor] = getattr(self, "given", self.tensors)
-        paths = getattr(getattr(self, "source", None), "paths", {})
-        doubles = {name: paths.get(name, name) for name, t in given.items() if t.dtype == torch.float64}
+        doubles = {name: self.place(name) for name, t in given.items() if t.dtype == torch.float64}
         differentiated = {name for name, t in given.items() if t.requires_grad}
         if doubles or differentiated:
             object.__setattr__(self, "data", {name: as_kept(t) for name, t in self.tensors.items()})
             object.__setattr__(self, "doubles", doubles)
             self._set_losses([as_given(loss, doubles, differentiated) for loss in self.losses])
+
+    def place(self, name: str) -> str:
+        """A data tensor as the loss reads it, `batch[1]`; its name, if a batch is a dictionary."""
+        path = getattr(getattr(self, "source", None), "paths", {}).get(name, name)
+        return name if path == f"batch[{name!r}]" else path
 
     @property
     def losses(self) -> tuple[Callable[[nn.Module, Batch], torch.Tensor], ...]:

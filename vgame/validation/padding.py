@@ -40,12 +40,14 @@ def warn_of_padding(task: Task, steps: Sequence[T], seconds: float) -> None:
     whole = [task.samples(part) for part in parts]
     for place, part in enumerate(parts):
         for name, tensor in whole[place].items():
+            if name not in own[place]:
+                return  # which check_samples refuses
             widths = tuple(own[place][name].shape), tuple(tensor.shape)
             if widths[0] == widths[1] or not (found := _difference(task, own, whole, seconds)):
                 continue
             warnings.warn(
                 "a loop pads each batch to its longest sample, a job pads all to the longest of all "
-                f"({source.paths[name]} of the samples {_some(part)}: {widths[0]} and {widths[1]}), and {found}; mask "
+                f"({task.place(name)} of the samples {_some(part)}: {widths[0]} and {widths[1]}), and {found}; mask "
                 "the padding in the loss (lengths, attention_mask, ignore_index), or give samples of one length",
                 stacklevel=2,
             )

@@ -88,7 +88,7 @@ def test_samples_that_only_worker_processes_give_are_refused() -> None:
         collate(DataLoader(Read(by_worker), 8, num_workers=1))
     closed = Scaled()
     closed.scale = None
-    with pytest.raises(DataError, match=r"Scaled cannot be read at 0: TypeError: .* test_loaders.py line \d+; a job"):
+    with pytest.raises(DataError, match=r"Scaled cannot be read at 0: TypeError: .*_of_loops.py line \d+; a job"):
         collate(DataLoader(closed, 8, num_workers=1, worker_init_fn=opened))
 
 
@@ -150,11 +150,11 @@ def test_samples_of_several_forms_are_refused_by_one_sentence() -> None:
     mixed = ConcatDataset([TensorDataset(X[:8], Y[:8]), Read(lambda i: (X[i], i % 3))])
     with pytest.raises(DataError, match=r"\(sample 0 has Tensor\[\], sample 8 has int\); give all samples one shape"):
         task(DataLoader(mixed, 8))
-    with pytest.raises(DataError, match=r"collate_fn fails for 32 samples together .*RuntimeError.*test_loaders.py l"):
+    with pytest.raises(DataError, match=r"collate_fn fails for 32 samples together .*RuntimeError.*_of_loops.py l"):
         task(DataLoader(Read(images), 8, collate_fn=lambda s: torch.stack([x for x, _ in s])))
-    with pytest.raises(DataError, match=r"Read cannot be read at 0: KeyError: 'z', test_loaders.py line \d+$"):
+    with pytest.raises(DataError, match=r"Read cannot be read at 0: KeyError: 'z', .*_of_loops.py line \d+$"):
         task(DataLoader(Read(lambda i: {"x": X[i]}["z"]), 8))
-    with pytest.raises(DataError, match=r"collate_fn fails for 8 samples: KeyError: 'z', test_loaders.py line \d+$"):
+    with pytest.raises(DataError, match=r"collate_fn fails for 8 samples: KeyError: 'z', .*_of_loops.py line \d+$"):
         task(DataLoader(TensorDataset(X, Y), 8, collate_fn=lambda s: {"x": 1}["z"]))
 
 
@@ -176,6 +176,12 @@ def test_parts_of_a_batch_are_named_as_python_writes_them() -> None:
         task(DataLoader(Read(lambda i: (X[i], i, f"{i}.png")), 8))
     with pytest.raises(DataError, match=r"batch\['in'\]\[1\] has shape \(\) for 32 samples"):
         task(DataLoader(TensorDataset(X), 8, collate_fn=lambda s: {"in": (X, torch.tensor(len(s)))}))
+    with pytest.raises(DataError, match=r"the data batch\[0\] holds 1 NaN, the first in row 3"):
+        prepared(DataLoader(TensorDataset(X.where(X[3, 0] != X, torch.nan), Y), 8))
+    with pytest.raises(DataError, match=r"the data batch\[1\] holds the index 3 in sample 0"):
+        prepared(DataLoader(TensorDataset(X, Y + 3), 8))
+    with pytest.raises(vgame.ProgramError, match=r"^batch\[0\] is torch.float16; "):
+        prepared(DataLoader(TensorDataset(X.half(), Y), 8))
 
 
 class Moved(UserDict):
