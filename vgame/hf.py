@@ -94,6 +94,7 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
     args, sampler = trainer.args, trainer._get_train_sampler()
     try:
         plain = {"collate_fn": loader.collate_fn, "drop_last": args.dataloader_drop_last}
+        plain["num_workers"] = args.dataloader_num_workers  # which samples may ask for
         data = collate(DataLoader(loader.dataset, args.train_batch_size, sampler=sampler, **plain))
     except VgameError as error:
         problems.append(str(error))

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -101,6 +102,11 @@ class Own(Sampler):
         return iter([1, 0])
 
 
+class Pairs(Sampler):
+    def __iter__(self) -> Any:
+        return iter([[1, 0], [3, 2]])
+
+
 class Halved(DataLoader):
     def __iter__(self) -> Any:
         return (x / 2 for x in super().__iter__())
@@ -120,7 +126,12 @@ class Halved(DataLoader):
         (lambda: loader(batch=20, drop_last=True), "has no batch: drop_last leaves out all of its 12 samples"),
         (lambda: loader(Backwards(X)), "draws samples by Backwards"),
         (lambda: loader(Own()), "draws samples by Own"),
-        (lambda: DataLoader(X, batch_sampler=BatchSampler(Own(), 2, False)), "batch_sampler .BatchSampler."),
+        (lambda: DataLoader(X, batch_sampler=BatchSampler(Own(), 2, False)), "draws samples by Own"),
+        (
+            lambda: DataLoader(X, batch_sampler=Pairs()),
+            r"Pairs, .*order=\[i for b in batch_sampler for i in b\]",
+        ),
+        (lambda: loader(DistributedSampler(X, 2, 1)), r"process 1 of 2, .*batch_size=8"),
         (lambda: Halved(X, 4), "Halved creates its batches by an __iter__ of its own"),
     ],
 )
@@ -135,6 +146,28 @@ def test_an_order_of_the_task_stands_for_the_sampler() -> None:
     assert task(loader(Own()), order=[1, 0]).order == [1, 0]
     assert task(loader(Own()), weights=[1.0] * 12).order is None
     assert vgame.Job(made, epochs=2, interval=1, seed=1)._steps() == 5  # of 24 samples
+
+
+@pytest.mark.parametrize(
+    ("sampler", "order"),
+    [
+        (SequentialSampler(X), "sequential"),
+        (RandomSampler(X), "shuffled"),
+        (DistributedSampler(X, 1, 0, shuffle=False), "sequential"),
+        (DistributedSampler(X, 1, 0), "shuffled"),
+    ],
+)
+def test_torchs_batch_sampler_and_one_process_are_as_a_plain_loader(sampler: Any, order: str) -> None:
+    made = task(DataLoader(X, batch_sampler=BatchSampler(sampler, 5, order == "sequential")))
+    assert (made.batch, made.order, len(rows(made))) == (5, order, 10 if order == "sequential" else 12)
+    assert task(loader(sampler)).order == order
+
+
+def test_an_order_of_the_task_stands_for_a_batch_sampler() -> None:
+    made = task(DataLoader(X, batch_sampler=Pairs()), order=[i for b in Pairs() for i in b], batch=2)
+    assert (made.batch, made.order, rows(made)) == (2, [1, 0, 3, 2], list(range(12)))
+    with pytest.raises(vgame.ProgramError, match="batch = 0"):
+        task(DataLoader(X, batch_sampler=Pairs()), order=[1, 0, 3, 2])
 
 
 def centred(samples: list[torch.Tensor]) -> torch.Tensor:

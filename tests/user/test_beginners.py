@@ -133,7 +133,7 @@ def another_models_optimizer() -> torch.optim.Optimizer:
 TASKS: dict[str, tuple[dict[str, Any], str]] = {
     "a label too many": ({"data": {"x": X, "y": torch.arange(16)}}, r"y holds the index 3 in sample 3, but 0 to 2 are"),
     "labels of float": ({"data": {"x": X, "y": X[:, 0]}}, rf"got torch\.float32.*{LINE}; .*: labels\.long\(\)$"),
-    "float64": ({"data": {"x": X.double(), "y": Y}}, r"x is torch\.float64; .*convert it with \.float\(\)"),
+    "float64": ({"data": {"x": X.double(), "y": Y}}, r"x is torch\.float64, .*convert it with \.float\(\)"),
     "float16": ({"data": {"x": X.half(), "y": Y}}, r"x is torch\.float16; .*convert it with \.float\(\)"),
     "a model of float64": ({"model": nn.Linear(4, 3).double()}, r"weight is torch\.float64; .*\.float\(\)"),
     "arrays": ({"data": {"x": X.numpy(), "y": Y}}, r"x is of type ndarray; .*torch\.as_tensor makes one$"),

@@ -136,7 +136,7 @@ def masked(samples: list[dict]) -> dict[str, torch.Tensor]:
         (DataLoader(Words(), batch_size=4, collate_fn=padded), {"batch": 2}, "batch = 2, but the DataLoader's "
                                                                              "batch_size is 4"),
         (DataLoader(Words(), batch_size=None), {}, "has no batch_size"),
-        ([{"text": "a"}] * 3, {"batch": 2}, r"text\.0 is of type str; .*tokenise"),
+        ([{"text": "a"}] * 3, {"batch": 2}, r"batch\['text'\]\[0\] is of type str; .*tokenise"),
         ((torch.ones(3), torch.ones(3)), {"batch": 2}, "the data is a tuple; a dictionary of tensors, a Dataset"),
         ({"x": [1, 2]}, {"batch": 2}, "the data x is of type list; a tensor is expected"),
         (DataLoader(Words(), 2, sampler=RandomSampler(Words(), num_samples=5)), {}, "RandomSampler takes 5 of 12"),

@@ -142,8 +142,8 @@ def test_a_package_that_is_not_installed_is_named(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (3, "n is of type int; a tensor with the samples in its first dimension is expected from collate_fn: repeat"),
-        ("a", "n is of type str; a tensor with the samples in its first dimension .*: tokenise text"),
+        (3, r"batch\['n'\] is of type int; a tensor with the samples in its first dimension .*: repeat"),
+        ("a", r"batch\['n'\] is of type str; a tensor with the samples in its first dimension .*: tokenise text"),
     ],
 )
 def test_a_collator_that_gives_no_tensor_is_refused(value, problem: str, tmp_path) -> None:

@@ -28,6 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vgame.errors import ProgramError, VgameError, some_of
 from vgame.program.autocast import as_on_cuda
 from vgame.program.captured import Captured
+from vgame.program.doubles import without_doubles
 from vgame.program.hidden_state import (
     attributes_change,
     line_of,
@@ -148,6 +149,7 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     once = without_repetition(second)
     once.graph.eliminate_dead_code()
     _scale_of_dropout(once)
+    without_doubles(once, getattr(step.task, "doubles", {}))
     return once
 
 

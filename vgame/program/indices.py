@@ -46,10 +46,11 @@ def check_indices(captured: Captured, task: Task) -> None:
     if not any(known[n] for n in wanted):
         return
     uses = [use for use in uses if known[use[1]]]
+    read = {node: task.place(name) for node, name in names.items()}
     for samples in _batches(task):
         batch = task.samples(samples)
         values = _evaluate(graph, wanted, constants | {node: batch[name] for node, name in names.items()})
-        _refuse_outside(uses, values, names, samples)
+        _refuse_outside(uses, values, read, samples)
         _refuse_beyond_32_bits(integers, values)
 
 

@@ -119,7 +119,8 @@ def _refuse_values(task: Task) -> None:
         if source_of(tensor) is None and tensor.is_floating_point() and bool((wrong := tensor.isnan()).any()):
             row = int(wrong.reshape(len(tensor), -1).any(1).int().argmax())
             raise DataError(
-                f"the data {name} holds {int(wrong.sum())} NaN, the first in row {row}; clean it before training"
+                f"the data {task.place(name)} holds {int(wrong.sum())} NaN, the first in row {row}; clean it before "
+                "training"
             )
     for name, tensor in (*task.model.named_parameters(), *task.model.named_buffers()):
         finite = isinstance(tensor, torch.nn.Parameter)

@@ -131,7 +131,8 @@ def refuse_other_names(
 
 
 def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
-    for name, tensor in {**parameters, **buffers, **task.data}.items():
+    data = {task.place(name): tensor for name, tensor in task.tensors.items()}
+    for name, tensor in {**parameters, **buffers, **data}.items():
         if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
             raise ProgramError(
                 f"{name} is {tensor.dtype}; vgame trains in float32 and bfloat16: convert it with .float() or "

@@ -8,9 +8,10 @@ and the order of a loader; the form of a batch for the loss.
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,28 +20,32 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from vgame.errors import DataError
+from vgame.tasks.given import as_kept
 from vgame.tasks.reach import GENERATORS, reached, state
+from vgame.tasks.reading import Collate, fetched, made, refuse_workers, undrawn
 from vgame.tasks.samplers import Loaded, loaded
-
-Collate = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of collated tensors: a data set, and the function that collates its samples."""
+    """The source of collated tensors: a data set, and the function that collates its samples. `sizes`: of each sample,
+    empty if all have one; `paths`: the parts of a batch as Python writes them, by the tensors' names."""
 
     samples: Any
     make: Collate
+    sizes: Sequence[int] = ()
+    paths: Mapping[str, str] = field(default_factory=dict)
 
 
 def collated(samples: list[Any], make: Collate) -> dict[str, torch.Tensor]:
     """Some samples, collated, with the names of the collation of all samples."""
-    return _collated(make(samples), len(samples)).tensors
+    return _collated(made(make, samples, len(samples)), len(samples)).tensors
 
 
 @dataclass(frozen=True)
 class Collated:
-    """`tensors` of all samples by name; `shape`: the structure of a batch, None if it is the mapping itself."""
+    """`tensors` of all samples by name; `shape`: the structure of a batch, None if it is the mapping itself; `kind`:
+    the class of a mapping that is no plain dictionary."""
 
     tensors: dict[str, torch.Tensor]
     shape: pytree.TreeSpec | None
@@ -49,17 +54,21 @@ class Collated:
     weights: torch.Tensor | None = None
     batches: int | None = None  # of a loader's epoch
     source: Source | None = None
+    paths: Mapping[str, str] = field(default_factory=dict)  # as in Source
+    kind: Callable[[dict[str, Any]], Any] | None = None
+    given: Mapping[str, torch.Tensor] = field(default_factory=dict)  # one row of each tensor, as the collation makes it
 
     def restored(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         """The loss, called with a batch in the structure of the collation: a tuple, a list, nested dictionaries."""
         if self.shape is None:
             return loss
-        shape = self.shape
+        shape, kind = self.shape, self.kind
 
         def restoring(model: Any, batch: dict[str, torch.Tensor]) -> Any:
             made = pytree.tree_unflatten(list(batch.values()), shape)
-            found = loss(model, made)
-            leaves, after = pytree.tree_flatten(made)
+            given = made if kind is None else kind(made)
+            found = loss(model, given)
+            leaves, after = pytree.tree_flatten(given if kind is None else dict(given))
             if after == shape:  # what the loss has replaced, vgame/program/passes.py looks for in the dictionary
                 batch.update(zip(batch, leaves, strict=True))
             else:
@@ -69,6 +78,7 @@ class Collated:
         return restoring
 
 
+@undrawn()
 def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, ordered: bool = False) -> Collated:
     """All samples of a map-style data set in its own order, or those that a loader reads. `ordered`: the task specifies
     the order. DataError if a sample differs each time it is read, or depends on its batch."""
@@ -87,36 +97,31 @@ def collate(data: Dataset | DataLoader, collate_fn: Collate | None = None, order
     together = size if getattr(source, "__getitems__", None) else 1
     parts = [range(i, min(i + together, count)) for i in range(0, count, together)]
     before = _generators(source)
-    samples = [sample for part in parts for sample in map(fresh, fetched(source, part))]
+    try:
+        samples = [sample for part in parts for sample in map(fresh, fetched(source, part))]
+    except DataError as error:
+        if isinstance(data, DataLoader) and data.num_workers and data.worker_init_fn:
+            raise DataError(f"{error}; a job starts no worker processes, so worker_init_fn is not called") from None
+        raise
     _refuse_chance(source, samples, parts, make, _generators(source) != before)
     spread = [n * count // size for n in range(size)]
-    kept = [fresh(samples[i]) for i in spread]
-    made = make(samples)
+    kept = {i: fresh(samples[i]) for i in spread}
+    sizes = [*map(_size, samples)]
+    batch = made(make, samples, size)
     del samples  # before the copy: large data fit in memory twice
-    whole = _collated(fresh(made), count)
-    _refuse_batches(source, dict(zip(spread, kept, strict=True)), make, whole.tensors)
+    whole = _collated(fresh(batch), count)
+    _refuse_batches(source, kept, make, whole.tensors)
+    if isinstance(data, DataLoader):
+        own = source.indices if source is not data.dataset else range(count)
+        refuse_workers(data, {own[i]: sample for i, sample in kept.items()}, _same)
     return replace(
         whole,
         batch=found.batch,
         order=found.order,
         weights=found.weights,
         batches=found.batches,
-        source=Source(source, make),
+        source=Source(source, make, sizes if len({*sizes}) > 1 else (), whole.paths),
     )
-
-
-def fetched(source: Any, indices: Sequence[int]) -> list[Any]:
-    """A batch of samples, as torch's DataLoader reads it: they may share memory with one another and with the data set.
-    DataError if `__getitems__` gives something else than a list of them."""
-    if not getattr(source, "__getitems__", None):
-        return [source[i] for i in indices]
-    found = source.__getitems__(list(indices))
-    if not isinstance(found, list | tuple) or len(found) != len(indices):
-        raise DataError(
-            f"{type(source).__name__}.__getitems__ gives a {type(found).__name__} for {len(indices)} samples; a list "
-            "of the samples is expected: collate them in collate_fn"
-        )
-    return list(found)
 
 
 def fresh(sample: Any) -> Any:
@@ -183,29 +188,61 @@ def _are_padded(part: torch.Tensor, whole: torch.Tensor, sizes: list[int], left:
 
 
 def _collated(whole: Any, count: int) -> Collated:
+    kind = _kind(whole)
     whole = dict(whole) if isinstance(whole, Mapping) else whole  # BatchEncoding of transformers
     leaves, shape = pytree.tree_flatten_with_path(whole)
     names = [_name(path) for path, _ in leaves]
-    for name, (_, leaf) in zip(names, leaves, strict=True):
+    for path, leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
             number = isinstance(leaf, int | float)
             instead = "repeat it, or write it into the loss" if number else "tokenise text, remove other values"
             raise DataError(
-                f"{name or 'a batch'} is of type {type(leaf).__name__}; a tensor with the samples in its first "
+                f"batch{pytree.keystr(path)} is of type {type(leaf).__name__}; a tensor with the samples in its first "
                 f"dimension is expected from collate_fn: {instead}"
             )
         if not leaf.dim() or len(leaf) != count:
             raise DataError(
-                f"{name or 'it'} has shape {tuple(leaf.shape)} for {count} samples; collate_fn must put the samples in "
-                "the first dimension"
+                f"batch{pytree.keystr(path)} has shape {tuple(leaf.shape)} for {count} samples; collate_fn must put "
+                "the samples in the first dimension"
             )
-    tensors = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
-    plain = isinstance(whole, Mapping) and list(tensors) == list(whole)
-    return Collated(tensors, None if plain else shape)
+    given = {name or "samples": leaf for name, (_, leaf) in zip(names, leaves, strict=True)}
+    tensors = {name: as_kept(leaf) for name, leaf in given.items()}
+    plain = isinstance(whole, Mapping) and list(tensors) == list(whole) and kind is None
+    paths = {name: f"batch{pytree.keystr(path)}" for name, (path, _) in zip(tensors, leaves, strict=True)}
+    return Collated(
+        tensors, None if plain else shape, paths=paths, kind=kind, given={n: t[:1].clone() for n, t in given.items()}
+    )
+
+
+def _kind(batch: Any) -> Callable[[dict[str, Any]], Any] | None:
+    """The class of a batch that is a mapping, if it makes the same mapping of a dictionary; None for a dictionary."""
+    if not isinstance(batch, Mapping) or type(batch) is dict:
+        return None
+    try:
+        made = type(batch)(dict(batch))  # type: ignore[call-arg]
+        same = len(made) == len(batch) and all(made[name] is part for name, part in batch.items())
+        return type(batch) if same else None  # type: ignore[return-value]
+    except Exception:  # a class with other arguments
+        return None
 
 
 def _name(path: tuple[Any, ...]) -> str:
     return ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
+
+
+def _size(sample: Any) -> int:
+    """The count of numbers and characters of a sample, by which a collation may pad it."""
+    if isinstance(sample, Mapping):
+        sample = dict(sample)
+    return sum(map(_words, pytree.tree_leaves(sample)))
+
+
+def _words(leaf: Any) -> int:
+    if isinstance(leaf, torch.Tensor | np.ndarray):
+        return math.prod(leaf.shape)
+    if isinstance(leaf, str | bytes):
+        return len(leaf)
+    return _size(vars(leaf)) if hasattr(leaf, "__dict__") and not isinstance(leaf, type) else 1
 
 
 def _refuse_chance(source: Any, samples: list[Any], parts: list[range], make: Collate, drew: bool) -> None:
@@ -223,8 +260,9 @@ def _refuse_chance(source: Any, samples: list[Any], parts: list[range], make: Co
                 "move the random transform into the loss, on the batch, with vgame.augment or torch's random functions"
             )
     few = samples[: min(len(samples), 8)]
+    first = fresh(made(make, [*map(fresh, few)], len(few)))
     before = _generators(make)
-    if not _same(fresh(make([*map(fresh, few)])), make([*map(fresh, few)])) or _generators(make) != before:
+    if not _same(first, make([*map(fresh, few)])) or _generators(make) != before:
         raise DataError(
             "collate_fn gives another batch each time, but a job calls it once, for all epochs; move the random part "
             "into the loss, with vgame.augment or torch's random functions on the batch"
@@ -249,7 +287,7 @@ def _refuse_batches(source: Any, samples: Mapping[int, Any], make: Collate, whol
     except Exception as error:
         if not changed:
             raise
-        wrong = f"{type(error).__name__}: {error}"
+        wrong = str(error)
     if wrong and changed:
         wrong = (
             f"collate_fn changes samples of {type(source).__name__}, so the second epoch gets other batches "
@@ -259,7 +297,7 @@ def _refuse_batches(source: Any, samples: Mapping[int, Any], make: Collate, whol
         raise DataError(wrong)
 
 
-def _draws(source: Any, part: range) -> bool:
+def _draws(source: Any, part: Sequence[int]) -> bool:
     """Whether reading samples advances a generator. A generator that the data set seeds for each sample does not
     count."""
     before = _generators(source)

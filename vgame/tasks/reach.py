@@ -181,7 +181,7 @@ def _of_iterator(value: Any) -> list[tuple[Any, Any]]:
 def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
     """Closure, defaults and globals of a function, with the places where it uses them."""
     code = function.__code__
-    if _of_library(code.co_filename) or (function.__module__ or "").startswith("vgame.program"):
+    if is_library_file(code.co_filename) or (function.__module__ or "").startswith("vgame.program"):
         return []
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     read = {}
@@ -261,7 +261,7 @@ def _attributes(code: CodeType) -> frozenset[str]:
 
 def is_own_module(module: ModuleType) -> bool:
     """Whether a module is the user's: neither of a library nor of Python."""
-    return not _of_library(getattr(module, "__file__", None) or "")
+    return not is_library_file(getattr(module, "__file__", None) or "")
 
 
 def is_own_class(kind: type) -> bool:
@@ -278,5 +278,6 @@ def _is_library_class(kind: type) -> bool:
     )
 
 
-def _of_library(file: str) -> bool:
+def is_library_file(file: str) -> bool:
+    """Whether a file belongs to Python or an installed library; those of a clone of vgame do not."""
     return not file or file.startswith(("<", *_LIBRARIES))

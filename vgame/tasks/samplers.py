@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
+    DistributedSampler,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
     Subset,
@@ -24,7 +27,7 @@ from torch.utils.data import (
 from vgame.errors import DataError
 
 KNOWN = (SequentialSampler, RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
-WAY_OUT = "write Task(order=...): docs/capture.md"
+WAY_OUT = "write Task(order=list(sampler)), if that is the order of each epoch: docs/capture.md"
 
 
 @dataclass(frozen=True)
@@ -58,45 +61,58 @@ def loaded(loader: DataLoader, ordered: bool) -> Loaded:
         raise DataError(
             "the DataLoader has no batch_size, its data set creates the batches; give a data set of single samples"
         )
-    if loader.batch_size is None:
+    batches = loader.batch_sampler
+    if type(batches).__iter__ is not BatchSampler.__iter__:
+        if ordered:
+            return Loaded(loader.dataset)
         raise DataError(
-            f"the DataLoader's batches come from its batch_sampler ({type(loader.batch_sampler).__name__}); give "
-            "batch_size, and a sampler or Task(order=...): docs/capture.md"
+            f"the DataLoader's batches come from {type(batches).__name__}, whose order a job cannot repeat; if they "
+            "have one size and are the same in each epoch, write Task(order=[i for b in batch_sampler for i in b], "
+            "batch=...)"
         )
     if ordered or not _is_sized(loader.dataset):
-        return Loaded(loader.dataset, loader.batch_size)
-    epoch = _epoch(loader.sampler)
+        return Loaded(loader.dataset, batches.batch_size)
+    epoch = _epoch(batches)
     if len(epoch.indices) and not 0 <= min(epoch.indices) <= max(epoch.indices) < len(loader.dataset):
         raise DataError(
-            f"the DataLoader's {type(loader.sampler).__name__} reads {len(epoch.indices)} samples; its data set has "
+            f"the DataLoader's {type(batches.sampler).__name__} reads {len(epoch.indices)} samples; its data set has "
             f"{len(loader.dataset)}"
         )
-    return _in_batches(loader, epoch)
+    return _in_batches(loader.dataset, batches, epoch)
 
 
 def _is_sized(data: Any) -> bool:
-    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, IterableDataset)
 
 
-def _in_batches(loader: DataLoader, epoch: _Epoch) -> Loaded:
-    batch, rest = loader.batch_size, epoch.draws % loader.batch_size
+def _in_batches(data: Any, sampler: BatchSampler, epoch: _Epoch) -> Loaded:
+    batch, rest = sampler.batch_size, epoch.draws % sampler.batch_size
     indices = epoch.indices
-    if loader.drop_last and epoch.draws < batch:
+    if sampler.drop_last and epoch.draws < batch:
         raise DataError(f"the DataLoader has no batch: drop_last leaves out all of its {epoch.draws} samples")
-    if loader.drop_last and rest and epoch.order == "sequential":
+    if sampler.drop_last and rest and epoch.order == "sequential":
         indices = indices[:-rest]
-    elif loader.drop_last and rest and epoch.order == "shuffled":
+    elif sampler.drop_last and rest and epoch.order == "shuffled":
         raise DataError(
             f"the DataLoader's drop_last leaves out {rest} other samples in each epoch, but a job's batches continue "
             f'into the next epoch; remove drop_last, or write Task(order="shuffled")'
         )
-    batches = epoch.draws // batch if loader.drop_last else math.ceil(epoch.draws / batch)
-    whole = indices == range(len(loader.dataset))
-    samples = loader.dataset if whole else Subset(loader.dataset, indices)
+    batches = epoch.draws // batch if sampler.drop_last else math.ceil(epoch.draws / batch)
+    samples = data if indices == range(len(data)) else Subset(data, indices)
     return Loaded(samples, min(batch, epoch.draws) or batch, epoch.order, epoch.weights, batches)
 
 
-def _epoch(sampler: Any) -> _Epoch:
+def _epoch(batches: BatchSampler) -> _Epoch:
+    sampler: Any = batches.sampler
+    if isinstance(sampler, DistributedSampler) and type(sampler).__iter__ is DistributedSampler.__iter__:
+        if sampler.num_replicas == 1:
+            count = len(sampler.dataset)
+            return _Epoch(range(count), "shuffled" if sampler.shuffle else "sequential", count)
+        raise DataError(
+            f"the DataLoader's DistributedSampler reads the samples of process {sampler.rank} of "
+            f"{sampler.num_replicas}, but a job is the training of all; remove it, and give "
+            f"batch_size={batches.batch_size * sampler.num_replicas}"
+        )
     if isinstance(sampler, list | tuple | range):
         return _Epoch(sampler, "sequential", len(sampler))
     kind = next((each for each in KNOWN if isinstance(sampler, each)), None)

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from vgame.errors import ProgramError
 from vgame.tasks.datasets import Collated, collate
+from vgame.tasks.given import as_given, as_kept
 
 MOST_WORDS = 2**31 - 1  # of a tensor
 ORDERS = ("shuffled", "sequential", "streams", "replacement")
@@ -118,11 +119,12 @@ class Task:
                 raise ProgramError(f"the data has the name {name!r}; a string of printable characters is expected")
             if type(tensor) not in (torch.Tensor, nn.Parameter):
                 raise ProgramError(
-                    f"the data {name} is of class {type(tensor).__name__}, whose own operators a program does not "
-                    f"record; write {name}.as_subclass(torch.Tensor)"
+                    f"the data {self.place(name)} is of class {type(tensor).__name__}, whose own operators a program "
+                    f"does not record; write {self.place(name)}.as_subclass(torch.Tensor)"
                 )
             if tensor.layout is not torch.strided:
                 raise ProgramError(f"the data {name} is of layout {tensor.layout}; write {name}.to_dense()")
+        self._keep()
         lengths = {name: len(t) if t.dim() else 0 for name, t in self.tensors.items()}
         if not lengths or len(set(lengths.values())) > 1:
             raise ProgramError(f"every data tensor needs the same number of samples, got {lengths or 'no data'}")
@@ -165,7 +167,7 @@ class Task:
         order = None if self.weights is not None else found.order
         for name, loaded in (("batch", found.batch), ("order", order), ("weights", found.weights)):
             own = getattr(self, name)
-            own = loaded if own is None or (name == "batch" and own == 0) else own
+            own = loaded if own is None or (name == "batch" and own == 0 and loaded) else own
             if loaded is not None and name == "batch" and own != loaded:
                 raise ProgramError(
                     f"batch = {self.batch}, but the DataLoader's batch_size is {loaded}; remove one of them"
@@ -174,8 +176,26 @@ class Task:
         object.__setattr__(self, "data", found.tensors)
         object.__setattr__(self, "source", found.source)  # for vgame/validation, which reads samples again
         object.__setattr__(self, "batches", found.batches)
-        restored = [found.restored(loss) for loss in self.losses]
-        object.__setattr__(self, "loss", restored if isinstance(self.loss, Sequence) else restored[0])
+        object.__setattr__(self, "given", found.given)
+        self._set_losses([found.restored(loss) for loss in self.losses])
+
+    def _set_losses(self, losses: list[Callable[[nn.Module, Batch], torch.Tensor]]) -> None:
+        object.__setattr__(self, "loss", losses if isinstance(self.loss, Sequence) else losses[0])
+
+    def _keep(self) -> None:
+        """Keep data of float64 as float32, and those that require gradients without; the losses get them as given."""
+        given: Mapping[str, torch.Tensor] = getattr(self, "given", self.tensors)
+        doubles = {name: self.place(name) for name, t in given.items() if t.dtype == torch.float64}
+        differentiated = {name for name, t in given.items() if t.requires_grad}
+        if doubles or differentiated:
+            object.__setattr__(self, "data", {name: as_kept(t) for name, t in self.tensors.items()})
+            object.__setattr__(self, "doubles", doubles)
+            self._set_losses([as_given(loss, doubles, differentiated) for loss in self.losses])
+
+    def place(self, name: str) -> str:
+        """A data tensor as the loss reads it, `batch[1]`; its name, if a batch is a dictionary."""
+        path = getattr(getattr(self, "source", None), "paths", {}).get(name, name)
+        return name if path == f"batch[{name!r}]" else path
 
     @property
     def losses(self) -> tuple[Callable[[nn.Module, Batch], torch.Tensor], ...]:

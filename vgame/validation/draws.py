@@ -32,10 +32,7 @@ class Drawn:
         self.place += 1
         if draw is None or _family(draw.target) != family or family not in FAMILIES:
             return None
-        names = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if str(func) == "aten.bernoulli.default":
-            given["p"] = given["self"]
+        given = _given(func, args, kwargs)
         words = [self._words(operator, result.numel()) for operator in draw.operators]
         found = FAMILIES[family](words, given).reshape(result.shape)
         if result.dtype != torch.bfloat16 or family not in ("rand", "rand_like", "uniform"):
@@ -49,6 +46,28 @@ class Drawn:
         if operator is None:
             return torch.randint(0, 2**32, (count,), generator=torch.Generator().manual_seed(count))
         return random_words(self.seed, self.step, operator, count, torch.zeros(1)).to(torch.int64) & 0xFFFFFFFF
+
+
+class Constant(Drawn):
+    """The same draw at every place, so that it does not depend on a batch's width: dropout keeps all."""
+
+    def __init__(self) -> None:
+        super().__init__((), 0, 0)
+
+    def next(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: T) -> T | None:
+        if (family := _family(str(func))) not in FAMILIES:
+            return None
+        words = [torch.full((result.numel(),), word) for word in (0xF000_0000, 0x2000_0000)]
+        return FAMILIES[family](words, _given(func, args, kwargs)).reshape(result.shape)
+
+
+def _given(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an operator by name."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if str(func) == "aten.bernoulli.default":
+        given["p"] = given["self"]
+    return given
 
 
 def _family(name: str) -> str:

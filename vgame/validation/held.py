@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vgame.program.functions_held import _of_function
+from vgame.program.functions_held import _is_full, _of_function
 
 LEAVES = (int, float, complex, str, bytes, bool, type(None))
 CONTAINERS = (list, tuple, set, frozenset, deque)
@@ -102,7 +102,11 @@ def _pickled(value: Any) -> bytes | None:
 
 def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, FunctionType):
-        return [] if _is_installed(value.__code__.co_filename) else _of_function(path, value)
+        if not _is_installed(file := value.__code__.co_filename):
+            return _of_function(path, value)
+        cells = value.__closure__ or () if _is_of_vgame(file) else ()  # a function around one of the user's
+        held = [cell.cell_contents for cell in cells if _is_full(cell)]
+        return [(path, part) for part in held if isinstance(part, FunctionType | MethodType | partial)]
     if isinstance(value, MethodType):
         return [(path, value.__func__), (path, value.__self__)]
     if isinstance(value, partial):
@@ -138,4 +142,8 @@ def _file_of(kind: type) -> str:
 
 
 def _is_installed(file: str) -> bool:
-    return file.startswith(("<frozen", *LIBRARIES)) or file == "<" or "/vgame/" in file.replace("\\", "/")
+    return file.startswith(("<frozen", *LIBRARIES)) or file == "<" or _is_of_vgame(file)
+
+
+def _is_of_vgame(file: str) -> bool:
+    return "/vgame/" in file.replace("\\", "/")

@@ -32,6 +32,7 @@ from vgame.validation.draws import Drawn
 from vgame.validation.evaluate import Evaluation
 from vgame.validation.held import Held
 from vgame.validation.order import check_weights, frozen_of, position_after, rows_of_step
+from vgame.validation.padding import warn_of_padding
 from vgame.validation.places import LONGEST, Noted, place_of, step_of
 from vgame.validation.report import Order, Report
 from vgame.validation.samples import check_samples
@@ -39,7 +40,7 @@ from vgame.validation.shadow import CannotCheck, Shadows
 from vgame.validation.start import check_start
 
 T = torch.Tensor
-ROWS = 16  # steps with compared samples, besides those near the end of an epoch
+ROWS = 16  # first steps with compared samples, and steps spread over all; besides, those near the end of an epoch
 
 
 def validate(order: Order, seconds: float, memory: float | None = None) -> Report:
@@ -73,8 +74,7 @@ class _Validation:
         named = dict(zip(self.places, self.order.state, strict=True))
         self._raise(check_weights(self.task) or check_start(self.task, named, first))
         before = self._held()
-        for step in self._steps_of_rows(first):
-            self._rows(step)
+        warn_of_padding(self.task, [*map(self._rows, self._steps_of_rows(first))], self.budget.seconds)
         self._all_steps(first)
         self.report.samples = check_samples(self.task, self.rows, self.budget)
         if changed := self._held().changed(before):
@@ -209,9 +209,10 @@ class _Validation:
         self._raise(types.compare(needed, step, self.report.tally))
 
     def _steps_of_rows(self, first: int) -> list[int]:
-        """The steps with compared samples: the first, those near the end of an epoch, and the last."""
+        """The steps with compared samples: the first, some of all, those near the end of an epoch, and the last."""
         epoch = first + int(self.task.population // (self.task.batch * self.task.accumulate))
-        steps = {*range(first, first + ROWS), *range(epoch - 1, epoch + 3), self.order.steps}
+        spread = range(first, self.order.steps, max(1, (self.order.steps - first) // ROWS))
+        steps = {*range(first, first + ROWS), *spread, *range(epoch - 1, epoch + 3), self.order.steps}
         return sorted(step for step in steps if first <= step <= self.order.steps)
 
     def _rows(self, step: int) -> T:
