@@ -258,6 +258,7 @@ def test_a_bonus_on_a_training_without_delivery_gives_warnings(system, tmp_path:
         stage.escrow.check(stage.id, stage.trained.bundle, task())
     output = [str(w.message) for w in found if "no delivery" in str(w.message)]
     assert len(output) == (0 if windows else 2) and all("confirm_window" in text for text in output)
+    assert sum("can decline the delivery" in str(w.message) for w in found) == (1 if windows else 0)  # in `check`
 
 
 def test_other_terms_than_the_trainings_are_refused(stage: Stage) -> None:
