@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from job_files import write
 
 import vgame
+from vgame.cli import local as cli
 from vgame.errors import JobFileError
 from vgame.job.file import read_job_file
 from vgame.runs.prepare import prepare
@@ -173,3 +176,52 @@ def test_an_error_has_the_users_name_of_a_module(tmp_path: Path) -> None:
     _ = put(tmp_path / "a", head="from rates import SCALE\n", rates="SCALE = 0.5\n").task
     with pytest.raises(JobFileError, match=r"cannot import name 'SCALES' from 'rates' \("):
         _ = put(tmp_path / "b", head="from rates import SCALES as SCALE\n", rates="SCALE = 0.25\n").task
+
+
+# ---- a job's code as a script ----
+
+
+@pytest.fixture
+def folder_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_argument_parser_of_a_job_gets_no_arguments_of_vgame(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["vgame", "prepare", "job.toml", "--out", "bundle"])
+    parser = 'import argparse\np = argparse.ArgumentParser()\np.add_argument("--{}")\nSCALE = 0.5\np.parse_args()\n'
+    assert rate(put(tmp_path / "a", head=parser.format("rate"))) == 0.5
+    assert sys.argv[1:] == ["prepare", "job.toml", "--out", "bundle"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        'import argparse\np = argparse.ArgumentParser()\np.add_argument("--data", required=True)\np.parse_args()\n',
+        "import sys\nsys.exit()\n",
+    ],
+)
+def test_a_parser_that_ends_the_process_is_refused_with_a_remedy(tmp_path: Path, head: str) -> None:
+    with pytest.raises(JobFileError, match=r"SystemExit: .*a job's code gets no command line: give what it parses"):
+        put(tmp_path / "a", head=head)
+
+
+def test_errors_made_of_warnings_hold_in_the_jobs_code_only(tmp_path: Path) -> None:
+    head = "import warnings\nwarnings.filterwarnings('error')\nwarnings.filterwarnings('ignore', 'mine')\nSCALE = 0.5\n"
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        job = put(tmp_path / "a", head=head)
+        with pytest.warns(UserWarning, match="vgame's"):
+            warnings.warn("vgame's", stacklevel=1)
+        assert ("ignore", "mine") in [(action, text and text.pattern) for action, text, *_ in warnings.filters]
+    assert rate(job) == 0.5
+    loud = "import warnings\nwarnings.simplefilter('error')\nwarnings.warn('from the job')\n"
+    with warnings.catch_warnings(), pytest.raises(JobFileError, match="UserWarning: from the job"):
+        put(tmp_path / "b", head=loud)
+
+
+def test_a_bundle_is_written_where_the_command_was_given(folder_kept: Path) -> None:
+    put(folder_kept / "a", head="import os\nSCALE = 0.5\nos.chdir('/')\n", name="moves")
+    os.chdir(folder_kept)
+    cli.prepare(Path("a/job.toml"), Path("bundle"), validate=0.0, against=None)
+    assert (folder_kept / "bundle" / "spec.json").exists()

@@ -75,7 +75,7 @@ def test_parameters_that_train_freezes_are_not_trained() -> None:
 
 class FreezingLater(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if type(x) is torch.Tensor:  # not in the capture
+        if x.__class__ is torch.Tensor:  # not in the capture
             self.bias.requires_grad_(False)
         return super().forward(x)
 

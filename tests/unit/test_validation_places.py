@@ -140,14 +140,14 @@ def test_the_step_of_an_optimizer() -> None:
 
 
 def test_code_that_tests_the_class_of_a_parameter() -> None:
-    """A traced parameter has another class; a capture cannot hide it from `type`."""
+    """A traced parameter has another class; a capture does not hide it from `__class__`."""
 
     class ChecksType(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for part in self.parts:
                 x = part(x)
             weight = self.head.weight
-            weight = weight if type(weight) is nn.Parameter else weight.detach()
+            weight = weight if weight.__class__ is nn.Parameter else weight.detach()
             return F.linear(x, weight)  # asking
 
     output = failure(task(ChecksType()))

@@ -64,10 +64,11 @@ def prepare(
     from vgame.validation.record import seconds_of
 
     reporter, losses = Reporter(json), losses_of(against) if against else ()
+    place = out.absolute()  # a job's code may change the working directory
     bundle = prepare_bundle(read_job_file(job), NULL_PROGRESS if json else reporter, seconds_of(validate), losses)
     reporter.emit("validated", **bundle.validation)  # as text it is already in the output of prepare
     reporter.stage("hashes and writes the bundle")
-    save_bundle(bundle, out)
+    save_bundle(bundle, place)
     if cost := bundle.forecast:
         reporter.emit("forecast", f"a run on this machine, all checkpoints kept: {cost}", **cost.fields)
     program = bundle.program
@@ -166,8 +167,9 @@ def evaluate(
     from vgame.job.factory import make_task
     from vgame.job.file import read_job_file
 
+    places = run.absolute(), out.absolute()  # a job's code may change the working directory
     reporter, task = Reporter(json), make_task(read_job_file(job))
-    found = measure(run, task, out, device=device, validate=validate, progress=not json)
+    found = measure(places[0], task, places[1], device=device, validate=validate, progress=not json)
     means = ", ".join(f"{name} {total} ({found.mean(name):.6g} a sample)" for name, total in found.totals.items())
     found_values = {"run": str(run), "root": found.run.root, "samples": found.samples, "totals": dict(found.totals)}
     reporter.emit("evaluated", f"{found.samples} samples: {means}; run root {found.run.root}", **found_values)
@@ -217,7 +219,8 @@ def pretrained(
     from vgame.job.file import read_job_file
     from vgame.job.weights import read_weights
 
-    save_pretrained(read_weights(weights)[0], str(weights), out, make_task(read_job_file(job)).model)
+    place = out.absolute()  # a job's code may change the working directory
+    save_pretrained(read_weights(weights)[0], str(weights), place, make_task(read_job_file(job)).model)
     Reporter(json).emit("saved", f"{out}: the model with the weights of {weights}", folder=str(out))
 
 

@@ -103,8 +103,9 @@ def refuse_flush_to_zero(kind: str) -> None:
     tinier = torch.full((1 << 18,), 2.0**-1060, dtype=torch.float64, device=kind)
     if not bool((tiny * 0.5 == 2.0**-141).all()) or not bool((tinier * 0.5 > 0).all()):
         raise VgameError(
-            "this process flushes subnormal numbers to zero, so its bits would differ; a loaded library sets FTZ/DAZ "
-            "(often one built with -Ofast): start vgame in a process without that library"
+            "this process flushes subnormal numbers to zero, so its bits would differ; remove "
+            "torch.set_flush_denormal(True) from the job; else a loaded library sets FTZ/DAZ (often one built with "
+            "-Ofast): start vgame in a process without it"
         )
 
 

@@ -8,7 +8,9 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,33 @@ def make_task(job: JobFile) -> Task:
     """Call the job's factory. Its module may lie beside the job file, where it is searched for first."""
     if job._task is not None:
         return job._task
+    with _as_script(job):
+        return _made(job)
+
+
+def _made(job: JobFile) -> Task:
     module = job.model.partition(":")[0]
     if job._folder is None or module.startswith("vgame."):
         return _call(job, _load(job, module))
     own = modules_of(job._folder)
     with own.first():
         return _call(job, _load(job, own.renamed_to(module)))
+
+
+@contextmanager
+def _as_script(job: JobFile) -> Iterator[None]:
+    """Context for the user's code: a command line without arguments. Its filters of warnings stay, but those that make
+    errors of them hold only here: vgame's own are no errors of the job."""
+    argv, before = sys.argv, warnings.filters[:]
+    sys.argv = [f"{job.model.partition(':')[0].replace('.', os.sep)}.py"]
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        for rule in [rule for rule in warnings.filters if rule[0] == "error" and rule not in before]:
+            warnings.filters.remove(rule)  # type: ignore[attr-defined]
+        with warnings.catch_warnings():  # Python reads the filters again
+            pass
 
 
 def _load(job: JobFile, module: str) -> Callable[..., Any]:
@@ -45,7 +68,7 @@ def _load(job: JobFile, module: str) -> Callable[..., Any]:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == STOPPED:
             raise
-        raise JobFileError(f"model = {job.model!r} cannot be loaded: {_description(error)}") from None
+        raise JobFileError(f"model = {job.model!r} cannot be loaded: {_description(error)}{_ended(error)}") from None
     if not callable(factory):
         raise JobFileError(f"model = {job.model!r} is of type {type(factory).__name__}; a function is expected")
     return factory
@@ -60,7 +83,7 @@ def _call(job: JobFile, factory: Callable[..., Any]) -> Task:
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code == STOPPED:
             raise
-        raise JobFileError(f"{job.model} fails: {_description(error)}") from None
+        raise JobFileError(f"{job.model} fails: {_description(error)}{_ended(error)}") from None
     if not isinstance(task, Task):
         raise JobFileError(f"{job.model} returned {type(task).__name__}; a vgame.tasks.task.Task is expected")
     return task
@@ -98,6 +121,16 @@ def _beside(job: JobFile, value: Any) -> Any:
 def _description(error: BaseException) -> str:
     """Type of an error, its message on one line, and the line of the user's file that raised it."""
     return f"{type(error).__name__}: {_text(error)}{_place(error)}"
+
+
+def _ended(error: BaseException) -> str:
+    """What to do about a parser of the command line that ends the process."""
+    if not isinstance(error, SystemExit) or error.code not in (None, 0, 2):
+        return ""
+    return (
+        "; a job's code gets no command line: give what it parses (argparse, click) defaults, parse it under "
+        'if __name__ == "__main__", and let the factory be a plain function; args in the job file are its arguments'
+    )
 
 
 def _text(error: BaseException) -> str:

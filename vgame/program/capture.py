@@ -28,6 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vgame.errors import ProgramError, VgameError, some_of
 from vgame.program.autocast import as_on_cuda
 from vgame.program.captured import Captured
+from vgame.program.constants import fold_wide
 from vgame.program.doubles import without_doubles
 from vgame.program.hidden_state import (
     attributes_change,
@@ -141,13 +142,18 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, for placeholders of the second pass
     first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
     _drop_failed(first)
-    refuse_written_constants(first, step.written)
-    second = _functional(first, [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))])
-    refuse_written(second, list(parameters), len(buffers), list(batch), step.task.model)
+    refuse_written_constants(first)
+    try:
+        second = _functional(first, [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))])
+    except _undecided():
+        refuse_unknown_shapes(first, step.decided)
+        raise
+    refuse_written(second, first, list(parameters), len(buffers), list(batch), step.task.model)
     if step.functions[0] != step.functions[1] or not is_repeated(second):
         raise attributes_change(step.changed, step.left)
     once = without_repetition(second)
     once.graph.eliminate_dead_code()
+    fold_wide(once)
     _scale_of_dropout(once)
     without_doubles(once, getattr(step.task, "doubles", {}))
     return once

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
@@ -70,6 +70,37 @@ class Known:
             tensors = [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
             if any(t.untyped_storage().data_ptr() in memory for t in tensors):
                 del self.values[other]
+
+
+CONVERT = torch.ops.aten._to_copy.default
+WIDE = (torch.float64, torch.float16, torch.complex64, torch.complex128, torch.complex32)  # types of no program
+
+
+def fold_wide(module: GraphModule) -> None:
+    """Put values in place of operators that make a constant by way of such types: `torch.from_numpy(a).float()`.
+    Numbers of float64 are kept unrounded, like those of an attribute."""
+    if not any(_kind(n) in WIDE and (n.op != "get_attr" or _kind(n) != torch.float64) for n in module.graph.nodes):
+        return
+    known = Known()
+    known._replay(module.graph, module)
+    for node in list(module.graph.nodes):
+        if (value := known.values.get(node)) is None or node.op == "get_attr":
+            continue
+        read = {_kind(n) for n in node.all_input_nodes}.intersection(WIDE)
+        rounds = read == {torch.float64} and _kind(node) == torch.float32 and node.target is CONVERT
+        if isinstance(value, torch.Tensor) and (_kind(node) == torch.float64 or (read and not rounds)):
+            name = f"_constant_{node.name}"
+            module.register_buffer(name, value, persistent=False)
+            with module.graph.inserting_before(node):
+                constant = module.graph.get_attr(name)
+            constant.meta = dict(node.meta)
+            node.replace_all_uses_with(constant)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _kind(node: Node) -> torch.dtype | None:
+    return getattr(node.meta.get("val"), "dtype", None)
 
 
 def written_by(node: Node) -> list[Node]:

@@ -6,13 +6,15 @@ cannot be traced.
 
 from __future__ import annotations
 
-import math
-import re
+import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,9 +25,11 @@ from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
 from vgame.program.caught import Caught
+from vgame.program.composed import clamp, combinations, gaussian_nll_loss, normal, rrelu
 from vgame.program.constants import Known
-from vgame.program.hidden_state import DEEP, is_library_file, own_line
+from vgame.program.hidden_state import DEEP, PASSES, is_library_file, line_above, own_line
 from vgame.program.later_step import refuse_shown
+from vgame.program.origins import at_line
 from vgame.program.printed import Printed
 from vgame.program.refusals import refuse_torchvisions_chance
 
@@ -40,8 +44,8 @@ def grid_sample(
     """x [B, C, H, W] at the points grid [B, P, Q, 2] in [-1, 1]: [B, C, P, Q]."""
     if x.dim() != 4 or mode == "bicubic" or padding_mode == "reflection":
         raise ProgramError(
-            f"grid_sample of {x.dim()} dimensions, mode {mode!r}, padding_mode {padding_mode!r} is not supported; 4 "
-            "dimensions, 'bilinear' or 'nearest', and 'zeros' or 'border' are expected"
+            f"grid_sample of {x.dim()} dimensions, mode {mode!r}, padding_mode {padding_mode!r} ({_here()[2:]}) is not "
+            "supported; 4 dimensions, 'bilinear' or 'nearest', and 'zeros' or 'border' are expected"
         )
     sizes = (x.shape[3], x.shape[2])
     points = [
@@ -84,8 +88,8 @@ def grouped_mm(
     are 0."""
     if a.dim() != 2 or b.dim() != 3 or bias is not None:
         raise ProgramError(
-            f"grouped_mm of tensors with {a.dim()} and {b.dim()} dimensions{'' if bias is None else ' and a bias'} is "
-            "not supported; 2 and 3 dimensions without a bias are expected"
+            f"grouped_mm of tensors with {a.dim()} and {b.dim()} dimensions{'' if bias is None else ' and a bias'} "
+            f"({_here()[2:]}) is not supported; 2 and 3 dimensions without a bias are expected"
         )
     group = (torch.arange(a.shape[0])[:, None] >= offs).sum(1)
     parts = [torch.where((group == g)[:, None], a, 0.0) @ b[g] for g in range(b.shape[0])]
@@ -112,27 +116,6 @@ def corrcoef(x: torch.Tensor) -> torch.Tensor:
         return found / found
     deviation = found.diagonal().sqrt()
     return (found / deviation[:, None] / deviation[None, :]).clamp(-1, 1)
-
-
-def gaussian_nll_loss(
-    input: torch.Tensor,
-    target: torch.Tensor,
-    var: torch.Tensor | float,
-    full: bool = False,
-    eps: float = 1e-6,
-    reduction: str = "mean",
-) -> torch.Tensor:
-    """torch's own, without its error for a negative variance, which counts as `eps` here."""
-    var = var * torch.ones_like(input) if isinstance(var, float) else var.clone()
-    var = var.unsqueeze(-1) if var.shape == input.shape[:-1] else var
-    others = [size for own, size in zip(input.shape, var.shape, strict=False) if size != own]
-    if var.dim() != input.dim() or others not in ([], [1]):
-        raise ValueError("var is of incorrect size")
-    with torch.no_grad():
-        var.clamp_(min=eps)
-    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
-    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
-    return {"none": lambda: loss, "mean": loss.mean, "sum": loss.sum}[reduction]()
 
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
@@ -168,6 +151,15 @@ PACKED = _refusing(
     "layer and take each sample's last output at its length: y[torch.arange(len(y)), lengths - 1] (the backward "
     "direction of a bidirectional layer reads the padding: flip each sample by torch.gather for it)"
 )
+MULTINOMIAL = _refusing(
+    "torch.multinomial ({}), which Categorical.sample calls, is not supported; draw one class of each row of "
+    "probabilities p by Gumbel's maximum: (p.log() - torch.empty_like(p).exponential_().log()).argmax(-1)"
+)
+DRAWS = _refusing(
+    "a number of a gamma, beta, Dirichlet, Poisson or binomial distribution ({}) cannot be drawn; draw it from uniform "
+    "or normal numbers, or before the training, as a tensor of the data"
+)
+SPARSE = _refusing("a sparse tensor ({}) is not supported: a program has dense tensors only; write the dense tensor")
 
 
 OPENED: Mapping[Any, Callable[..., Any]] = {
@@ -183,11 +175,32 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
     torch._grouped_mm: grouped_mm,
     torch.nn.functional.grouped_mm: grouped_mm,
+    torch.normal: normal,
+    torch.nn.functional.rrelu: rrelu,
+    torch.rrelu: rrelu,
+    torch.clamp: clamp,
+    torch.clip: clamp,
+    torch.Tensor.clamp: clamp,
+    torch.Tensor.clip: clamp,
+    torch.combinations: combinations,
+    torch.multinomial: MULTINOMIAL,
+    torch.Tensor.multinomial: MULTINOMIAL,
+    torch._sample_dirichlet: DRAWS,
+    torch._standard_gamma: DRAWS,
+    torch.poisson: DRAWS,
+    torch.binomial: DRAWS,
+    torch.Tensor.to_sparse: SPARSE,
+    torch.Tensor.to_sparse_coo: SPARSE,
+    torch.Tensor.to_sparse_csr: SPARSE,
+    torch.Tensor.to_sparse_csc: SPARSE,
+    torch.sparse_coo_tensor: SPARSE,
+    torch.sparse_csr_tensor: SPARSE,
 }
 
 
 T = torch.Tensor
-WRITES = re.compile("(?!requires_grad_)[a-z]\\w*_|__i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor)__|__setitem__")
+OVERRIDES, TORCHS = torch.overrides.__file__, f"{Path(torch.__file__).parent}{os.sep}"
+MethodWrapper = type(T.shape.__get__)  # a read of an attribute
 GRADIENT, TRAINS = T.grad.__get__, T.requires_grad.__get__  # reads of attributes
 #: Functions that return a Python number, or a shape that depends on values.
 DECIDING = frozenset(
@@ -210,6 +223,7 @@ DECIDING = frozenset(
         T.masked_select,
     }
 )
+TEXTS = (T.__format__, T.__repr__)
 CONVERTING = (T.__float__, T.__int__)
 
 
@@ -223,16 +237,20 @@ class Opened(TorchFunctionMode):
         super().__init__()
         self.printed, self.caught = printed or Printed(), caught or Caught()
         self.known, self.frozen = Known(), tuple(frozen)
-        self.written: list[str] = []  # places of writes to tensors outside the model
         self.parameters: dict[int, str] = {}  # names of the model's parameters, by `id`
         self.decided: list[str] = []  # reads of numbers or shapes from unknown values, with their places
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = _without_generator(kwargs or {})
+        with at_line(line_above(sys._getframe(1))):
+            return self._call(function, args, _without_generator(kwargs or {}))
+
+    def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
         refuse_shown((args, kwargs))
         if function is torch.nn.functional.one_hot:
             with _marked(ONE_HOT):
                 return function(*args, **kwargs)
+        if any(type(a) is T and "sparse" in str(a.layout) for a in args):
+            return self._of_sparse(function, args, kwargs)
         if function in OPENED:
             return OPENED[function](*args, **kwargs)
         if function == T.data.__set__:
@@ -240,16 +258,14 @@ class Opened(TorchFunctionMode):
             raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")
         if function in (GRADIENT, TRAINS):
             self._refuse_read(function, args[0])
-        if args and type(args[0]) in (T, torch.nn.Parameter) and _writes(function):
-            self.written.append(_here())
         if function in (T.lt, torch.lt) and len(args) == 2 and _is_uniform(args[0]) and _is_limit(args[1]):
             args, function = (args[0].shape, args[1] == 1), torch.full  # a layer never or always dropped: a constant
-        if function in DECIDING or (function is T.__format__ and not args[0].dim()):
+        if function in DECIDING or function in TEXTS:
             if (real := self.known.replaced((args, kwargs))) is not None:
                 with unset_fake_temporarily(), disable_proxy_modes_tracing():
                     return function(*real[0], **real[1])
-            if function is T.__format__:
-                return self.printed.text(args[1])
+            if function in TEXTS:
+                return self._text(sys._getframe(2), function, *args)
             number = self.printed.number(sys._getframe(1), function is T.__int__) if function in CONVERTING else None
             if number is not None:
                 return number
@@ -261,6 +277,8 @@ class Opened(TorchFunctionMode):
                 return bincount(*args, **kwargs)
             with unset_fake_temporarily(), disable_proxy_modes_tracing():
                 return function(*real[0], **real[1])
+        if function in (torch.repeat_interleave, T.repeat_interleave) and not _repeats_evenly(args, kwargs):
+            return self._repeated(function, *args, **kwargs)
         if function is T.__getitem__ and _has_mask(args[1]):
             if (real := self.known.replaced(args[1])) is not None:
                 args = (args[0], _without_masks(real))
@@ -269,9 +287,42 @@ class Opened(TorchFunctionMode):
         with self.caught.noting(function in DECIDING):
             return function(*args, **kwargs)
 
+    def _text(self, frame: FrameType | None, function: Any, tensor: T, spec: str = "") -> str:
+        """The text of an unknown tensor, where it is only printed; for torch itself, as in its errors, as usual."""
+        while frame is not None and frame.f_code.co_filename in (__file__, torch._tensor.__file__, OVERRIDES):
+            frame = frame.f_back
+        if frame is None or frame.f_code.co_filename.startswith(TORCHS):
+            return function(tensor, spec) if spec else function(tensor)
+        while frame is not None and frame.f_code.co_filename != PASSES:
+            if frame.f_code.co_filename == logging.__file__ and self.printed.number(frame.f_back) is not None:
+                return "???"  # in a handler of logging, which may be anyone's
+            frame = frame.f_back
+        return self.printed.text(spec)
+
+    def _repeated(self, function: Any, input: T, repeats: T | None = None, dim: int | None = None, **other: Any) -> T:
+        """repeat_interleave by a tensor, whose numbers make a shape: they are constant, or refused."""
+        real = self.known.replaced(input if repeats is None else repeats)
+        if real is None:
+            self.decided.append(f"a number of repeats{_here()}")
+            return function(*((input,) if repeats is None else (input, repeats, dim)), **other)
+        x = input.flatten() if dim is None else input
+        with unset_fake_temporarily(), disable_proxy_modes_tracing():
+            places = torch.repeat_interleave(real if repeats is None else real.expand(x.shape[dim or 0]))
+        return places if repeats is None else x.index_select(dim or 0, places)
+
+    def _of_sparse(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """The dense tensor of a sparse constant, or what is the same for both; ProgramError for all else."""
+        if not isinstance(function, MethodWrapper) and function not in (T.to_dense, T.size, T.dim, T.is_coalesced):
+            raise ProgramError(
+                f"the loss or the model computes with a sparse tensor ({function.__name__}{_here()}), but a program "
+                "has dense tensors only; write adj.to_dense() where it is made"
+            )
+        with unset_fake_temporarily(), disable_proxy_modes_tracing():
+            return function(*args, **kwargs)
+
     def _refuse_read(self, function: Any, tensor: torch.Tensor) -> None:
         """Raise ProgramError if the user's code reads what differs between the steps of a loop, but not of a job."""
-        if is_library_file(sys._getframe(2).f_code.co_filename):
+        if is_library_file(sys._getframe(3).f_code.co_filename):
             return
         name, where = self.parameters.get(id(tensor)), _here()
         if function == GRADIENT and name is not None and tensor.grad is None:
@@ -314,9 +365,9 @@ def _marked(name: str) -> Iterator[None]:
         fx_traceback.current_meta["custom"] = before
 
 
-def _writes(function: Any) -> bool:
-    """Whether a method changes the values of its tensor, by its name."""
-    return WRITES.fullmatch(getattr(function, "__name__", "")) is not None
+def _repeats_evenly(args: Any, kwargs: Any) -> bool:
+    repeats = kwargs.get("repeats", args[1] if len(args) > 1 else None)
+    return repeats is not None and not isinstance(repeats, T)
 
 
 def _is_limit(bound: Any) -> bool:

@@ -12,7 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._glob
 PACKAGE = Path(__file__).parent.parent
 #: Folders outside the user's code: torch, Python and vgame, but not the models and losses that vgame ships.
 LIBRARIES = (Path(torch.__file__).parent, Path(os.__file__).parent, PACKAGE)
+PASSES = str(PACKAGE / "program" / "passes.py")  # calls the loss
 LIBRARY_FOLDERS = ("<", *(f"{folder}{os.sep}" for folder in LIBRARIES))
 DEEP = 40  # most stack frames between vgame's reading of the stack and the user's line
 SHIPPED = tuple(str(PACKAGE / "tasks" / f"{name}.py") for name in ("cifar10", "digits", "models", "shipped", "text"))
@@ -44,6 +45,13 @@ def line_of(error: Exception) -> str:
 def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
     lines = [f for f in frames if not is_library_file(f.filename)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
+
+
+def line_above(frame: FrameType | None) -> str:
+    """The innermost line of the user's code that led to a frame of the traced loss, as `own_line` gives it."""
+    while frame is not None and is_library_file(file := frame.f_code.co_filename):
+        frame = None if file == PASSES else frame.f_back
+    return "" if frame is None else f", {os.path.basename(frame.f_code.co_filename)} line {frame.f_lineno}"
 
 
 def is_library_file(file: str) -> bool:
@@ -65,6 +73,11 @@ def refuse_outside(task: Task) -> None:
     own = {id(p) for p in task.model.parameters()}
     held = [p for optimizer in task.optimizers for group in optimizer.param_groups for p in group["params"]]
     outside = [tuple(p.shape) for p in held if id(p) not in own]
+    if len({id(optimizer) for optimizer in task.optimizers}) < len(task.optimizers):
+        raise ProgramError(
+            "the task names one optimizer for several losses, but each optimizer steps once in a step of a job; give "
+            "it the sum of its losses, or let each network train once in a step"
+        )
     if len({id(p) for p in held}) < len(held):
         raise ProgramError("two optimizers of the task train the same parameter; give it to one of them only")
     if outside:
@@ -77,9 +90,12 @@ def refuse_outside(task: Task) -> None:
 def refuse_hooks(model: nn.Module) -> None:
     """Raise ProgramError if a parameter has a hook on its gradient."""
     for name, parameter in model.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        for hook in (parameter._backward_hooks or parameter._post_accumulate_grad_hooks or {}).values():
+            code = getattr(hook, "__code__", None)
+            where = f", {Path(code.co_filename).name} line {code.co_firstlineno}" if code else ""
             raise ProgramError(
-                f"the parameter {name} has a hook on its gradient; remove the hook and compute its effect in the loss"
+                f"the parameter {name} has a hook on its gradient{where}; remove the hook and compute its effect in "
+                "the loss"
             )
 
 

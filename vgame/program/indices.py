@@ -19,7 +19,7 @@ from vgame.errors import DataError, ProgramError, VgameError
 from vgame.program.captured import Captured
 from vgame.program.constants import ancestors, is_random
 from vgame.program.decompositions import ONE_HOT
-from vgame.program.origins import module_of
+from vgame.program.origins import line_of_node, place_of
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -122,7 +122,7 @@ def _fits(value: torch.Tensor) -> bool:
 
 
 def _module(node: Node) -> str:
-    return node.meta.get("custom", {}).get("module") or "the loss"
+    return place_of(node) if node.meta.get("custom", {}).get("module") else f"the loss{line_of_node(node)}"
 
 
 def _beyond(
@@ -185,7 +185,7 @@ def _evaluate(graph: GraphModule, wanted: set[Node], values: dict[Node, Any]) ->
                     values[node] = node.target(*args, **kwargs)
                 except (RuntimeError, IndexError) as error:
                     raise DataError(
-                        f"{node.target} in {module_of(node)} fails with samples of the data, as it would in a loop: "
+                        f"{node.target} in {place_of(node)} fails with samples of the data, as it would in a loop: "
                         f"{' '.join(str(error).split())}; correct the data, or the shapes that the loss expects"
                     ) from None
     return values

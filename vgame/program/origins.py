@@ -1,7 +1,8 @@
-"""The module of each node, in forward and backward passes."""
+"""The module of each node, and the line of the user's code, in forward and backward passes."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import getitem
@@ -14,6 +15,16 @@ from torch import nn
 
 def module_of(node: torch.fx.Node) -> str:
     return node.meta.get("custom", {}).get("module") or "(model)"
+
+
+def place_of(node: torch.fx.Node) -> str:
+    """The module of a node, and the user's line."""
+    return module_of(node) + line_of_node(node)
+
+
+def line_of_node(node: torch.fx.Node) -> str:
+    """The user's line as `, FILE line NUMBER`, or nothing."""
+    return node.meta.get("custom", {}).get("line", "")
 
 
 def origin(node: torch.fx.Node) -> torch.fx.Node:
@@ -51,19 +62,42 @@ def labelled_modules(model: nn.Module) -> Iterator[None]:
         handles.append(module.register_forward_pre_hook(enter(name)))
         handles.append(module.register_forward_hook(leave, always_call=True))
     _RANGES.append(ranges)
+    _LINES.append([])
     try:
         yield
     finally:
         _RANGES.pop()
+        _LINES.pop()
         for handle in handles:
             handle.remove()
 
 
 _RANGES: list[list[tuple[int, int, str]]] = []
+_LINES: list[list[tuple[int, int, str]]] = []  # in the order of their first numbers
+
+
+@contextmanager
+def at_line(line: str) -> Iterator[None]:
+    """Context in which traced nodes carry a line of the user's code."""
+    before, start = fx_traceback.current_meta.get("custom", {}), torch.autograd._get_sequence_nr()
+    fx_traceback.current_meta["custom"] = {**before, "line": line}
+    try:
+        yield
+    finally:
+        fx_traceback.current_meta["custom"] = before
+        if _LINES and (end := torch.autograd._get_sequence_nr()) > start:
+            _LINES[-1].append((start, end, line))
+
+
+def _line_at(number: int) -> str:
+    """The line of the forward operator with a gradient function of this number."""
+    lines = _LINES[-1]
+    place = bisect_right(lines, number, key=lambda line: line[0]) - 1
+    return lines[place][2] if place >= 0 and number < lines[place][1] else ""
 
 
 def label_gradients(loss: torch.Tensor) -> None:
-    """Before each gradient function runs, name the module whose forward pass made it."""
+    """Before each gradient function runs, name the module whose forward pass made it, and the line."""
     ranges = sorted(_RANGES[-1], key=lambda r: r[1] - r[0])
     todo, seen = [loss.grad_fn], set()
     while todo:
@@ -73,12 +107,12 @@ def label_gradients(loss: torch.Tensor) -> None:
         seen.add(function)
         number = function._sequence_nr()
         module = next((name for start, end, name in ranges if start <= number < end), "loss")
-        function.register_prehook(_announce(module))
+        function.register_prehook(_announce(module, _line_at(number)))
         todo.extend(f for f, _ in function.next_functions)
 
 
-def _announce(module: str) -> Callable:
+def _announce(module: str, line: str) -> Callable:
     def prehook(gradients: Any) -> None:
-        fx_traceback.current_meta["custom"] = {"module": module, "backward": True}
+        fx_traceback.current_meta["custom"] = {"module": module, "backward": True, "line": line}
 
     return prehook

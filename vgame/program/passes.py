@@ -24,9 +24,10 @@ from vgame.program.constants import is_random, written_by
 from vgame.program.decompositions import Opened
 from vgame.program.hidden_state import DEEP, Held, _buffers, line_of, own_line
 from vgame.program.later_step import later_step, shown
-from vgame.program.origins import label_gradients, module_of, origin
+from vgame.program.origins import label_gradients, origin, place_of
 from vgame.program.printed import Printed
 from vgame.program.refusals import batch_changes, functions, no_gradient, refuse_no_loss
+from vgame.program.shown_types import shown_types
 from vgame.tasks.task import Task
 
 
@@ -38,7 +39,6 @@ class Step:
         self.changed: list[str] = []  # attributes that the first forward pass changed
         self.left: list[str] = []  # modules whose mode it changed
         self.decided: list[str] = []  # reads of numbers from tensors
-        self.written: list[str] = []  # places of writes to tensors outside the model
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
         self.shared = task.losses.index(loss) < len(task.losses) - 1  # its batch, by later losses
@@ -50,7 +50,7 @@ class Step:
         """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
         without gradients."""
         with self.caught.refused(), Opened(self.task.frozen, self.printed, self.caught) as self.opened:
-            self.decided, self.written = self.opened.decided, self.opened.written
+            self.decided = self.opened.decided
             first = self._pass(True, *inputs[:3])
             with shown(self.later), _lookups_refused():
                 return first, self._pass(False, *inputs[3:])
@@ -72,7 +72,8 @@ class Step:
         swapped = _reparametrize_module(self.task.model, tensors, tie_weights=True)
         with _own_tensors(self.task.model), swapped, self.printed.allowed():
             held = Held(self.task.model, self.loss)
-            loss = self.loss(self.task.model, batch)
+            with shown_types(self.loss, *(type(m).forward for m in self.task.model.modules())):
+                loss = self.loss(self.task.model, batch)
             held.refuse_changes()
             if self.shared and (replaced := [n for n in {**given, **batch} if batch.get(n) is not given.get(n)]):
                 raise batch_changes(replaced)
@@ -185,6 +186,6 @@ def _without_random_numbers() -> Iterator[None]:
     for node in list(nodes)[known:]:
         if is_random(node):
             raise ProgramError(
-                f"the backward pass draws random numbers ({node.target} in {module_of(node)}) that differ from those "
+                f"the backward pass draws random numbers ({node.target} in {place_of(node)}) that differ from those "
                 "of the forward pass; keep dropout and other random operators out of torch.utils.checkpoint"
             )

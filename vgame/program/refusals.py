@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 
 from vgame import augment
 from vgame.errors import ProgramError, some_of
@@ -18,7 +19,7 @@ from vgame.program.hidden_state import (
     line_of,
     refuse_shared_memory,
 )
-from vgame.program.origins import module_of, origin
+from vgame.program.origins import module_of, origin, place_of
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
@@ -42,6 +43,11 @@ def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
     what = " ".join(str(error).split("\n")[0].split())
     if "TorchScript interpreter" in what and re.search("[dD]ata.?[dD]ependent", str(error)):
         return decides_by_values(f"a condition in a function of torch.jit{line_of(error)}")
+    if type(error).__module__.startswith("torch._dynamo."):
+        return ProgramError(
+            f"a function that torch compiles{line_of(error)} (torch.cond, while_loop, torch.compile, ...) cannot be "
+            "captured; compute both sides and select with torch.where, or write the loop in Python"
+        )
     if "backward through the graph a second time" in what:
         return ProgramError(
             f"the loss calls backward{line_of(error)}; remove backward and the optimizer's step: vgame adds them"
@@ -108,7 +114,7 @@ def refuse_unknown_shapes(graph: torch.fx.GraphModule, decided: Sequence[str]) -
         for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
             known = isinstance(value, torch.Tensor) and all(isinstance(n, int) for n in value.shape)
             if value is not None and not known:
-                found.append(f"{node.target} in {module_of(node)}")
+                found.append(f"{node.target} in {place_of(node)}")
     if found and decided:
         raise ProgramError(
             f"the model branches on the values of its tensors ({decided[0]}), which cannot be captured; read no number "
@@ -133,6 +139,17 @@ def refuse_other_names(
 def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Mapping[str, torch.Tensor]) -> None:
     data = {task.place(name): tensor for name, tensor in task.tensors.items()}
     for name, tensor in {**parameters, **buffers, **data}.items():
+        if isinstance(tensor, UninitializedTensorMixin):
+            raise ProgramError(
+                f"{name} has no shape yet: its module is lazy; call the model with a batch before the optimizer is made"
+            )
+        if tensor.is_inference() and name not in data:
+            raise ProgramError(f"{name} was made in torch.inference_mode(), so it has no gradient; make it outside")
+        if tensor.layout is not torch.strided:
+            raise ProgramError(
+                f"{name} is sparse ({tensor.layout}), but a program has dense tensors only; write {name}.to_dense() "
+                "where the model is made"
+            )
         if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
             raise ProgramError(
                 f"{name} is {tensor.dtype}; vgame trains in float32 and bfloat16: convert it with .float() or "
@@ -201,20 +218,19 @@ def functions(loss: torch.Tensor) -> list[str]:
     return names
 
 
-def refuse_written_constants(graph: torch.fx.GraphModule, lines: Sequence[str]) -> None:
+def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
     """Raise ProgramError for writes to older tensors that are neither parameters nor buffers, and for tensors with
-    replaced memory. `lines`: places of such writes."""
+    replaced memory."""
     for node in graph.graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable:
             continue
-        where = f"({node.target} in {module_of(node)})"
+        where = f"({node.target} in {place_of(node)})"
         if node.target.overloadpacket is aten.set_:
             raise ProgramError(
                 f"the model sets the memory of a tensor {where}; make it a buffer, or compute a new tensor"
             )
         if any(origin(n).op == "get_attr" for n in written_by(node)):
-            where = f"({node.target} in {module_of(node)}{lines[0] if lines else ''})"
             raise ProgramError(
                 f"the model writes to a tensor that is not a buffer of it {where}; make it one (a module outside the "
                 "model, such as the loss: a part of the model), or write to a clone"
@@ -229,17 +245,25 @@ def batch_changes(names: Iterable[str]) -> ProgramError:
 
 
 def refuse_written(
-    graph: torch.fx.GraphModule, parameters: list[str], buffers: int, batch: list[str], model: torch.nn.Module
+    graph: torch.fx.GraphModule,
+    first: torch.fx.GraphModule,
+    parameters: list[str],
+    buffers: int,
+    batch: list[str],
+    model: torch.nn.Module,
 ) -> None:
     """Raise ProgramError for parameters written by the step itself, only the optimizer may, and for a batch that it
-    writes to, unless this is a copy."""
+    writes to, unless this is a copy. `first`: the graph with the writes in place."""
     places = dict(zip(graph.graph.find_nodes(op="placeholder"), [*parameters, *range(buffers), *batch], strict=False))
     found = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
     if changed := [name for name in found if name in batch]:
         raise batch_changes(changed)
     if written := [name for name in found if name in parameters]:
+        own = set(first.graph.find_nodes(op="placeholder")[: len(parameters)])
+        lines = [place_of(n) for n in first.graph.nodes if any(origin(w) in own for w in written_by(n))]
         limited = [name for name, module in model.named_modules() if getattr(module, "max_norm", None) is not None]
         instead = f"remove max_norm of {some_of(limited)}" if limited else "make them buffers"
         raise ProgramError(
-            f"the model writes to its parameters {', '.join(written)}; {instead}, or let the optimizer change them"
+            f"the model writes to its parameters {some_of(written)}{f' (in {lines[0]})' if lines else ''}; {instead}, "
+            "or let the optimizer change them"
         )

@@ -30,9 +30,13 @@ class Drawn:
         family = _family(str(func))
         draw = self.draws[self.place] if self.place < len(self.draws) else None
         self.place += 1
-        if draw is None or _family(draw.target) != family or family not in FAMILIES:
+        if draw is None or _family(draw.target) not in (family, ALIKE.get(family)) or family not in FAMILIES:
             return None
         given = _given(func, args, kwargs)
+        if family == "normal":
+            given |= {
+                k: v.expand(result.shape).reshape(-1) for k, v in given.items() if isinstance(v, T) and k != "self"
+            }
         words = [self._words(operator, result.numel()) for operator in draw.operators]
         found = FAMILIES[family](words, given).reshape(result.shape)
         if result.dtype != torch.bfloat16 or family not in ("rand", "rand_like", "uniform"):
@@ -121,6 +125,10 @@ FAMILIES: Mapping[str, Callable[[list[T], Mapping[str, Any]], T]] = {
     "randint_like": _between,
     "randperm": lambda words, _: torch.sort(_signed(words[0]), stable=True).indices,
 }
+
+
+#: Families whose draws a program may also make as those of another one.
+ALIKE = {"normal": "randn_like"}
 
 
 def _signed(words: T) -> T:

@@ -108,7 +108,7 @@ class Shadows(TorchDispatchMode):
             return shadows[0].item()
         if not outputs and not func._schema.is_mutable:
             return result
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args):
             return self._draw(func, *tree_unflatten(shadows, form), result)
         if all(self._known(t) for t in outputs) and not _writes(func):
             return result  # views
@@ -187,6 +187,11 @@ class Shadows(TorchDispatchMode):
         self._flat(result)
         self._shadow(result).copy_(drawn)
         return result
+
+
+def _draws_nothing(func: Any, args: Sequence[Any]) -> bool:
+    """Whether this is a randomized ReLU that is not training."""
+    return func._overloadpacket in (aten.rrelu_with_noise, aten.rrelu_with_noise_) and not any(a is True for a in args)
 
 
 def _writes(func: Any) -> bool:

@@ -9,17 +9,16 @@ from typing import Any
 
 import torch
 
-from vgame.errors import ProgramError, UnsupportedOperators
+from vgame.errors import ProgramError, UnsupportedOperators, some_of
 from vgame.program.captured import Captured
 from vgame.program.constants import is_random
 from vgame.program.lowering import HANDLERS, Builder, Value
 from vgame.program.lowering.conform import conform
 from vgame.program.lowering.marks import Draw, philox_from
 from vgame.program.lowering.random import half_open
-from vgame.program.operators import (
-    Ref,
-    RefClass,
-)
+from vgame.program.lowering.remedies import remedy_of
+from vgame.program.operators import Ref, RefClass
+from vgame.program.origins import place_of
 
 #: Random numbers below an end.
 UNIFORM = (torch.ops.aten.rand, torch.ops.aten.rand_like, torch.ops.aten.uniform)
@@ -43,7 +42,8 @@ class Graph:
     def __init__(self, captured: Captured, b: Builder) -> None:
         self.captured, self.b = captured, b
         self.values: dict[torch.fx.Node, Any] = {}
-        self.problems: dict[str, set[str]] = defaultdict(set)
+        self.problems: dict[str, dict[str, None]] = defaultdict(dict)
+        self.mistyped = False  # whether one of them is a tensor of an unsupported type, from which others follow
         self.draws: list[Draw] = []
 
     def run(self, inputs: Sequence[Value]) -> tuple[Value, list[Value], list[Value]]:
@@ -54,16 +54,24 @@ class Graph:
                 case "placeholder":
                     self.values[node] = next(inputs)
                 case "get_attr":
-                    self.values[node] = self.b.constant(getattr(self.captured.graph, node.target))
+                    self.values[node] = self._constant(node)
                 case "output":
                     result = self._resolve(node.args[0])
                 case _:
                     self.values[node] = self._call(node)
         if self.problems:
-            raise UnsupportedOperators({what: sorted(where) for what, where in self.problems.items()})
+            raise _unsupported({k: list(v) for k, v in self.problems.items()})
         flat = torch.utils._pytree.tree_leaves(result, is_leaf=lambda x: isinstance(x, Value))
         count = len(self.captured.trained)
         return flat[0], flat[1 : 1 + count], flat[1 + count :]
+
+    def _constant(self, node: torch.fx.Node) -> Value | None:
+        tensor = getattr(self.captured.graph, node.target)
+        if not tensor.is_complex() and not tensor.is_quantized:
+            return self.b.constant(tensor)
+        kind = "complex" if tensor.is_complex() else "quantized"
+        self.problems[f"a {kind} constant of shape {tuple(tensor.shape)}"][place_of(node)] = None
+        return None
 
     def _resolve(self, argument: Any) -> Any:
         return torch.fx.node.map_arg(argument, lambda n: self.values[n])
@@ -94,7 +102,9 @@ class Graph:
             if isinstance(error, ZeroDivisionError):
                 what = "of a tensor without elements"
             target = node.args[0].target if one_of_several else node.target
-            self.problems[str(target) if handler is None else f"{target} ({what})"].add(module)
+            if handler is None or not _is_mistyped(node) or not self.mistyped:
+                self.problems[str(target) if handler is None else f"{target} ({what})"][place_of(node)] = None
+            self.mistyped |= handler is not None and _is_mistyped(node)
             return self._stand_in(node.meta.get("val"))
 
     def _conformed(self, node: torch.fx.Node, value: Any) -> Any:
@@ -124,5 +134,21 @@ def _is_statistic(node: torch.fx.Node) -> bool:
     return node.target is python_operator.getitem and node.args[1] > 0 and node.args[0].target in NORMS
 
 
+def _is_mistyped(node: torch.fx.Node) -> bool:
+    """Whether torch's result has a type that no tensor of a program has."""
+    kinds = [t.dtype for t in torch.utils._pytree.tree_leaves(node.meta.get("val")) if isinstance(t, torch.Tensor)]
+    return any(k.is_complex or k in (torch.float16, torch.float64) for k in kinds)
+
+
 def _type_of(node: torch.fx.Node) -> torch.dtype | None:
     return getattr(node.meta.get("val"), "dtype", None)
+
+
+def _unsupported(found: dict[str, list[str]]) -> UnsupportedOperators:
+    """`found`: the places of each operator. Operators of the same places are named together."""
+    together: dict[str, list[str]] = defaultdict(list)
+    for what, where in found.items():
+        together[some_of(where)].append(what)
+    error = UnsupportedOperators({", ".join(what): [where] for where, what in together.items()})
+    error.found, error.args = found, (f"{error}{remedy_of(found)}",)
+    return error

@@ -1,0 +1,53 @@
+"""`type(x)` in a model or a loss is the class of a loop, not that of the tracer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vgame import Job, Task, prepare
+
+
+def root(loss) -> str:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    data = {"x": torch.randn(8, 4), "y": torch.arange(8) % 3}
+    task = Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, 4, order="sequential")
+    return prepare(Job(task, steps=2, interval=1, seed=0)).program.root.hex()
+
+
+def plain(model: nn.Module, batch: dict) -> torch.Tensor:
+    return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+QUESTIONS = {
+    "data is": lambda m, x: type(x) is torch.Tensor,
+    "data equals": lambda m, x: type(x) == torch.Tensor,  # noqa: E721
+    "data in": lambda m, x: type(x) in (torch.Tensor, list),
+    "a result": lambda m, x: type(m(x)) is torch.Tensor,
+    "a parameter": lambda m, x: all(type(p) is nn.Parameter for p in m.parameters()),
+    "a name": lambda m, x: type(x).__name__ == "Tensor",
+    "other values": lambda m, x: type(x.dim()) is int and type(m) is nn.Linear and type(type(m)) is type,
+    "a class": lambda m, x: isinstance(nn.Linear, type) and not isinstance(x, type) and issubclass(type, object),
+    "a new class": lambda m, x: type("New", (nn.Linear,), {"a": 1}).a == 1,
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_for_the_type_has_the_answer_of_a_loop(name: str) -> None:
+    def loss(model: nn.Module, batch: dict) -> torch.Tensor:
+        return plain(model, batch) if QUESTIONS[name](model, batch["x"]) else model(batch["x"]).mean()
+
+    assert QUESTIONS[name](nn.Linear(4, 3), torch.ones(2, 4))
+    assert root(loss) == root(plain) == root(partial(loss))
+    assert "type" not in globals()
+
+
+def test_the_name_is_python_s_again_after_an_error() -> None:
+    with pytest.raises(Exception, match="no_such"):
+        root(lambda m, b: m(b["x"]).no_such)
+    assert "type" not in globals()

@@ -1,0 +1,60 @@
+"""`type(x)` in the user's code: the class that a traced tensor has in a loop, torch.Tensor or nn.Parameter.
+
+In: the functions that run while a step is traced. Out: a context in which the name `type` of their modules, and of all
+modules that are neither installed nor vgame's, gives that class.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from vgame.program.hidden_state import is_library_file
+
+INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+
+
+class _Python(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, type)
+
+    def __subclasscheck__(cls, subclass: Any) -> bool:
+        return issubclass(subclass, type)
+
+
+class Shown(type, metaclass=_Python):
+    """Python's `type` but for traced tensors."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        kind = type(*args, **kwargs)
+        if len(args) != 1 or not issubclass(kind, FakeTensor):
+            return Shown if kind is type else kind
+        if kind is not FakeTensor:  # that of a parameter of a class of its own
+            return args[0].__class__
+        return nn.Parameter if getattr(args[0], "_is_param", False) else torch.Tensor
+
+
+@contextmanager
+def shown_types(*functions: Any) -> Iterator[None]:
+    """Context of the user's code, with the modules of these functions and of the model's classes."""
+    places = [vars(sys.modules["__main__"]), *(getattr(f, "__globals__", {}) for f in functions)]
+    places += [vars(module) for module in list(sys.modules.values()) if _is_own(getattr(module, "__file__", None))]
+    changed = [place for place in {id(place): place for place in places}.values() if "type" not in place]
+    for place in changed:
+        place["type"] = Shown
+    try:
+        yield
+    finally:
+        for place in changed:
+            place.pop("type", None)
+
+
+def _is_own(file: str | None) -> bool:
+    return file is not None and not file.startswith(INSTALLED) and not is_library_file(file)
