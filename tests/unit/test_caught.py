@@ -92,7 +92,47 @@ def an_inner_function(x: Value) -> Value:
         return x
 
 
+class Halved(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: Value) -> Value:
+        return x * 1
+
+    @staticmethod
+    def backward(_: Any, gradient: Value) -> Value:
+        try:
+            return gradient * 3 if gradient.abs().sum() < 0.02 else gradient
+        except Exception:
+            return gradient
+
+
+def a_backward_pass(x: Value) -> Value:
+    return Halved.apply(x)
+
+
+def a_number_of_numpy(x: Value) -> Value:
+    try:
+        return x * 3 if float(x.detach().numpy()) < 0.9 else x
+    except Exception:
+        return x
+
+
+CELL = """
+def in_a_cell(x):
+    try:
+        return x * 3 if x < 0.9 else x
+    except RuntimeError:
+        return x
+"""
+
+
+def a_cell_of_a_notebook(x: Value) -> Value:
+    names: dict[str, Any] = {}
+    exec(compile(CELL, "<ipython-input-7-abc>", "exec"), names)
+    return names["in_a_cell"](x)
+
+
 CATCHES = [a_number, a_condition, anything, a_return, a_list, a_text, a_count, a_refusal, an_inner_function]
+CATCHES += [a_backward_pass, a_number_of_numpy, a_cell_of_a_notebook]
 
 
 def prepared(model: nn.Module, loss: Callable[..., Value], optimizer: optim.Optimizer) -> None:
@@ -102,7 +142,9 @@ def prepared(model: nn.Module, loss: Callable[..., Value], optimizer: optim.Opti
 @pytest.mark.parametrize("catches", CATCHES, ids=lambda f: f.__name__)
 def test_a_loss_that_catches_the_refusal(catches: Callable[[Value], Value]) -> None:
     model = network()
-    with pytest.raises(ProgramError, match=r"is caught at test_caught\.py line \d+ by the code around it"):
+    with pytest.raises(
+        ProgramError, match=r"is caught at (test_caught\.py|<ipython-input-7-abc>) line \d+ by the code around it"
+    ):
         prepared(model, lambda m, b: catches(usual_loss(m, b)), optim.SGD(model.parameters(), lr=0.1))
 
 

@@ -248,6 +248,52 @@ def by_a_print_as_a_condition(x: torch.Tensor) -> float:
     return 1.0
 
 
+def by_a_call(x: torch.Tensor) -> float:
+    held: list[float] = []
+    done = held.append(float(x.detach()))  # type: ignore[func-returns-value]
+    print(done)
+    return 2.0 if held[0] < 0.9 else 1.0
+
+
+def by_a_call_and_a_print(x: torch.Tensor) -> float:
+    now = meter.update(float(x.detach()))
+    print(f"now {now}")
+    return meter.value
+
+
+def by_a_round_of_its_own(x: torch.Tensor) -> float:
+    held: list[float] = []
+
+    def round(value: float, digits: int) -> str:
+        held.append(value)
+        return ""
+
+    text = round(float(x.detach()), 2)
+    print(text)
+    return held[0]
+
+
+def by_locals(x: torch.Tensor) -> float:
+    text = f"{x.item():.1f}"
+    print(text)
+    return 2.0 if locals()["text"] < "0.8" else 1.0
+
+
+def by_a_yield(x: torch.Tensor) -> float:
+    def shown() -> Any:
+        text = yield f"{x.item():.1f}"
+        print(text)
+
+    return 2.0 if next(shown()) < "0.8" else 1.0
+
+
+def by_a_target(x: torch.Tensor) -> float:
+    held: dict[str, float] = {}
+    text = [0 for held["k"] in [float(x.detach())]]
+    print(text)
+    return held["k"]
+
+
 class Meter:
     value = 1.0
 
@@ -264,7 +310,8 @@ USES |= {
     f.__name__: f
     for f in (
         by_a_name_that_decides, by_a_second_name, by_a_name_that_is_returned, by_a_name_of_an_outer_function,
-        by_a_print_as_a_condition,
+        by_a_print_as_a_condition, by_a_call, by_a_call_and_a_print, by_a_round_of_its_own, by_locals, by_a_yield,
+        by_a_target,
     )
 }  # fmt: skip
 USES |= {"a text given to a function": keeps, "a print of its own": print_of_its_own}

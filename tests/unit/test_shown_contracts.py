@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from vgame.chain.agreed import check_contracts
+from vgame.chain import agreed
+from vgame.chain.agreed import check_contracts, middle_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY
 from vgame.chain.wallet import Wallet, deploy_game
-from vgame.errors import ChainError, VgameError
+from vgame.errors import ChainError, ContractError, VgameError
 
 DEAD = "http://127.0.0.1:9"
 ANOTHER = "0x" + 19 * "00" + "77"  # an address without code
@@ -41,6 +42,11 @@ def lie(chain: Chain, number: int, reply: Callable[[str, Any], Any]) -> None:
 
 def code_at(address: str, code: str) -> Callable[[str, Any], Any]:
     return lambda method, arguments: code if method == "eth_getCode" and arguments[0] == address else None
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreed, "WAIT", 0.5)
 
 
 @pytest.fixture
@@ -129,3 +135,41 @@ def test_slow_endpoints_have_the_time_of_a_look_to_show_it(urls: list[str], game
     with pytest.raises(ChainError, match="2 of 3 endpoints show other contracts"):
         wallet.send(ANOTHER, b"", 10**17)
     assert game.chain.balance(ANOTHER) == 0
+
+
+def test_an_endpoint_that_lags_behind_a_deployment_is_waited_for(urls: list[str], game: Game) -> None:
+    chain = Chain(urls[:2])
+    wallet, replies = funded(chain), iter(["0x00"] * 3)
+    lie(chain, 1, lambda method, _: next(replies, None) if method == "eth_getCode" else None)
+    Game(chain, game.address, wallet)
+    check_contracts(chain)
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_the_error_of_most_endpoints_is_raised(urls: list[str], false: int) -> None:
+    chain = Chain(urls)
+    chain.turn()
+
+    def question() -> int:
+        raise ContractError("NotTrained" if chain.endpoint == false else "NotOver", ())
+
+    with pytest.raises(ContractError, match="NotOver"):
+        middle_of(chain, question)
+
+
+def test_no_endpoint_counts_twice(urls: list[str]) -> None:
+    """The others are left out for a moment."""
+    chain = Chain(urls)
+    assert chain.turns
+    chain.turn()
+    first = chain.endpoint
+    for n, endpoint in enumerate(chain.turns.all):
+        endpoint.until = 0.0 if n == first else float("inf")
+    chain.turns.all[(first + 1) % 3].until = 0.0
+
+    def question() -> int:
+        if chain.endpoint == first:
+            raise ContractError("MarkMissed", ())
+        return 7
+
+    assert middle_of(chain, question) == 7

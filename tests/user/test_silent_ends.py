@@ -33,12 +33,28 @@ def test_a_model_in_evaluation_mode_is_warned_of(inner: list[nn.Module], named: 
         vgame.prepare(vgame.Job(task(network(*inner).eval()), steps=2))
 
 
+class Pooled(nn.Module):
+    """Generalised mean pooling with a trained exponent of each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = nn.Parameter(torch.ones(16) * 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.p
+
+
 def test_where_modes_do_not_matter_nothing_is_said() -> None:
     partly = network(nn.BatchNorm1d(16))
     partly[1].eval()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for model in (network(nn.Tanh(), nn.Dropout(0.0)).eval(), network(nn.Dropout(0.1)), partly):
+        for model in (
+            network(Pooled()).eval(),
+            network(nn.Tanh(), nn.Dropout(0.0)).eval(),
+            network(nn.Dropout(0.1)),
+            partly,
+        ):
             vgame.prepare(vgame.Job(task(model), steps=2))
 
 

@@ -336,7 +336,7 @@ def close(escrow: EscrowContract, identity: bytes) -> str:
 
 def _lasting(bonus: Bonus) -> tuple[tuple[str, Any], ...]:
     """What decides whether it is settled, and whose it is: one endpoint alone could have a trainer give it back."""
-    return tuple((name, getattr(bonus, name)) for name in ("payer", "training", "settled_at", "paid"))
+    return tuple((name, getattr(bonus, name)) for name in ("payer", "training", "since", "settled_at", "paid"))
 
 
 def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from vgame.chain.connection import Chain
 from vgame.chain.final import most
-from vgame.errors import ContractError, NotYet, VgameError
+from vgame.errors import ChainError, ContractError, NotYet, VgameError
 
 T = TypeVar("T", bound=Hashable)
 WAIT = 30.0  # seconds for the effect of a transaction to be shown
@@ -34,33 +34,44 @@ def replies_of(chain: Chain, question: Callable[[], T]) -> list[T]:
 
 
 def check_contracts(chain: Chain) -> None:
-    """ChainError unless more endpoints show the contracts that the chain's checks name than others."""
-    if chain.turns:
-        chain.turns.check_contracts()
+    """ChainError unless more endpoints show the contracts that the chain's checks name than others, in WAIT seconds:
+    some may lag behind a deployment."""
+    problem: ChainError | None = None
+    for _ in chain.polls(WAIT) if chain.turns else ():
+        try:
+            chain.turns.check_contracts(anew=True)  # type: ignore[union-attr]
+        except ChainError as error:
+            problem = error
+        else:
+            return
+    if problem:
+        raise problem
 
 
 def middle_of(chain: Chain, question: Callable[[], int]) -> int:
-    """The middle reply of the endpoints, the upper one of two; the error of the contract that more of them show."""
-    replies, errors, problems = list[int](), list[ContractError](), list[VgameError]()
+    """The middle reply of the endpoints, the upper one of two; the error of the contract that most of them show, if
+    more show one than reply."""
+    replies, errors, problems = dict[int, int](), dict[int, ContractError](), list[VgameError]()
     for _ in chain.turns.all if chain.turns else [None]:
         try:
-            replies.append(question())
+            replies[chain.endpoint] = question()
         except ContractError as error:
-            errors.append(error)
+            errors[chain.endpoint] = error
         except VgameError as problem:
             problems.append(problem)
         chain.turn()
     if len(errors) > len(replies):
-        raise errors[0]
+        text = Counter(map(str, errors.values())).most_common(1)[0][0]
+        raise next(error for error in errors.values() if str(error) == text)
     if not replies:
-        raise (errors or problems)[0]
-    return sorted(replies)[len(replies) // 2]
+        raise problems[0]
+    return sorted(replies.values())[len(replies) // 2]
 
 
 def wait_until(chain: Chain, what: str, so: Callable[[], bool]) -> None:
     """Until most endpoints show the effect of a transaction. NotYet if they do not: its receipt may be false."""
     for _ in chain.polls(WAIT):
-        with suppress(NotYet):
+        with suppress(VgameError):
             if agreed(chain, what, so):
                 return
     raise NotYet(

@@ -171,31 +171,38 @@ class Turns:
             "that of another endpoint"
         )
 
-    def check_contracts(self) -> None:
+    def check_contracts(self, anew: bool = False) -> None:
         """ChainError unless more of the endpoints that answer show this chain and its contracts than another one: one
-        alone could show the code of vgame where another contract takes the money."""
-        checks = len(self.chain.checks)
+        alone could show the code of vgame where another contract takes the money. `anew`: ask all again that did
+        not."""
+        count, checks = len(self.all), len(self.chain.checks)
         with self.back():
             for n, endpoint in enumerate(self.all):
-                if endpoint.checked < checks and endpoint.again <= time.monotonic():
+                if self._passed > count / 2:
+                    return  # so no other reply matters
+                if endpoint.checked < checks and (anew or endpoint.again <= time.monotonic()):
                     self._leave()
                     self._take(n)
                     self._check(endpoint)
         differ = [e.differs for e in self.all if e.differs]
-        if len(differ) >= sum(e.checked == checks for e in self.all):
+        if len(differ) >= self._passed:
             raise ChainError(
-                f"{len(differ)} of {len(self.all)} endpoints show other contracts, so that nothing is sent: {differ[0]}"
+                f"{len(differ)} of {count} endpoints show other contracts, so nothing is sent there: {differ[0]}"
                 if differ
-                else f"none of {len(self.all)} endpoints shows its contracts: nothing is sent"
+                else f"none of {count} endpoints shows its contracts, so nothing is sent there"
             )
 
+    @property
+    def _passed(self) -> int:
+        return sum(e.checked == len(self.chain.checks) for e in self.all)
+
     def _check(self, endpoint: Endpoint) -> None:
-        """In a look of its own. One that does not pass is not checked again for as long as the others could have
-        had."""
+        """In a look of its own, what it has not passed yet. One that does not pass is not asked again for as long as
+        the others could have had."""
         begin = time.monotonic()
         self.look = look_at(self.at, len(self.all), begin, self.patience)
         try:
-            for check in self.chain.checks:
+            for check in self.chain.checks[endpoint.checked :]:
                 check()
         except VgameError as problem:
             self.chain.lost, now = True, time.monotonic()

@@ -12,7 +12,9 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from vgame.errors import some_of
 from vgame.program.schedule import Schedule
@@ -49,7 +51,7 @@ def warn_of_batch(task: Task) -> None:
 
 def warn_of_evaluation(task: Task) -> None:
     """Warn of a model in evaluation mode with modules for which that matters: a job trains it in training mode."""
-    rest = [type(m).__name__ for m in task.model.modules() if isinstance(m, _BatchNorm) or getattr(m, "p", 0)]
+    rest = [type(m).__name__ for m in task.model.modules() if _has_modes(m)]
     if rest and not task.model.training and not hasattr(task.model, TOTALS):
         warnings.warn(
             "the model is in evaluation mode, as eval() or from_pretrained() leaves it, but is trained in training "
@@ -57,6 +59,13 @@ def warn_of_evaluation(task: Task) -> None:
             "keep their evaluation mode",
             stacklevel=2,
         )
+
+
+def _has_modes(module: nn.Module) -> bool:
+    """Does a module of torch compute something else in evaluation mode?"""
+    if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+        return module.dropout > 0
+    return isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)
 
 
 def warn_of_untrained(task: Task, schedule: Schedule | None, without_gradient: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from vgame.errors import ProgramError, VgameError
 from vgame.program.hidden_state import is_library_file
@@ -42,7 +43,8 @@ class Caught:
     def refused(self) -> Iterator[None]:
         """ProgramError at the end of this context if the user's code has caught an error."""
         with ExitStack() as stack:
-            stack.enter_context(patch.object(VgameError, "__init__", self._noted(VgameError.__init__)))
+            for error in (VgameError, DataDependentOutputException, DynamicOutputShapeException):
+                stack.enter_context(patch.object(error, "__init__", self._noted(error.__init__)))
             for kind in (torch.SymBool, torch.SymInt, torch.SymFloat):
                 for name in READS:
                     if hasattr(kind, name):
@@ -52,7 +54,7 @@ class Caught:
             self.refuse()
 
     def _noted(self, original: Callable[..., None]) -> Callable[..., None]:
-        def begin(error: VgameError, *args: Any, **kwargs: Any) -> None:
+        def begin(error: Exception, *args: Any, **kwargs: Any) -> None:
             original(error, *args, **kwargs)
             self.errors.append(error)
 
@@ -69,7 +71,7 @@ class Caught:
         """ProgramError if the user's code has caught an error: its traceback begins in the function that catches it."""
         for error in self.errors:
             place = error.__traceback__
-            if place is None or is_library_file(file := place.tb_frame.f_code.co_filename):
+            if place is None or _is_library(file := place.tb_frame.f_code.co_filename):
                 continue
             line = f"{Path(file).name} line {place.tb_lineno}"
             why = f"{error}" if isinstance(error, VgameError) else "the values of its tensors are unknown there"
@@ -78,3 +80,8 @@ class Caught:
                 "raised there in a loop of torch, so another step would be trained: compute with tensors "
                 "(torch.where, torch.clamp), or remove the `try`"
             )
+
+
+def _is_library(file: str) -> bool:
+    """A cell of a notebook is the user's: <ipython-input-7>."""
+    return file.startswith("<frozen") or (is_library_file(file) and not file.startswith("<"))

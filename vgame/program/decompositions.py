@@ -224,6 +224,7 @@ DECIDING = frozenset(
     }
 )
 TEXTS = (T.__format__, T.__repr__)
+COPIES = (T.numpy, T.__array__, T.data_ptr, T.untyped_storage, T.__dlpack__)  # they fail for a traced tensor
 CONVERTING = (T.__float__, T.__int__)
 
 
@@ -284,7 +285,7 @@ class Opened(TorchFunctionMode):
                 args = (args[0], _without_masks(real))
             else:
                 self.decided.append(f"a selection by a mask{_here()}")
-        with self.caught.noting(function in DECIDING):
+        with self.caught.noting(function in DECIDING or function in COPIES):
             return function(*args, **kwargs)
 
     def _text(self, frame: FrameType | None, function: Any, tensor: T, spec: str = "") -> str:

@@ -14,6 +14,7 @@ import inspect
 import linecache
 import logging
 import math
+import os
 import sys
 import traceback
 import warnings
@@ -32,11 +33,12 @@ from vgame.program.hidden_state import DEEP, is_library_file, own_line
 from vgame.program.refusals import decides_by_values
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
-DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp
+DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp | ast.Yield | ast.YieldFrom | ast.Await
 PLAIN = {"abs", "float", "format", "int", "repr", "round", "str"}
 CURVES = (math.exp, math.expm1, math.log, math.log1p, math.log2, math.log10, math.sqrt)
 LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
-PRINTERS = {("accelerate.", "print"), ("tqdm.", "write"), ("loguru.", "info"), ("loguru.", "debug")}  # by library, name
+PRINTERS = {("accelerate", "print"), ("tqdm", "write"), ("loguru", "info"), ("loguru", "debug")}  # by library, name
+READS_ALL = {"locals", "vars", "eval", "exec", "_getframe", "currentframe"}  # functions that read names by texts
 SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Place = tuple[int, int]  # line, column
 
@@ -140,8 +142,7 @@ def _prints(frame: FrameType) -> bool:
     return bool(
         value
         and functions
-        and _begin(value) <= begin
-        and stop <= _end(value)
+        and _holds(value, begin, stop)
         and _passes(value, begin, stop, frame)
         and _is_only_printed(target, functions[-1], frame)
     )
@@ -161,8 +162,8 @@ def _assigned(statement: ast.AST) -> tuple[str, ast.expr | None]:
 
 def _is_only_printed(name: str, function: ast.AST, frame: FrameType) -> bool:
     """Whether all reads of a local name of a function are in statements that print, or give a text to it again."""
-    if name not in frame.f_code.co_varnames:  # also not for a name that another function reads
-        return False
+    if name not in frame.f_code.co_varnames or READS_ALL.intersection(frame.f_code.co_names):
+        return False  # another function may read it
 
     def is_printed(statement: ast.AST, read: ast.AST) -> bool:
         target, value = _assigned(statement)
@@ -190,15 +191,31 @@ def _is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType)
         call = call.values[-1]
     elif isinstance(call, ast.IfExp):
         call = call.body
-    inside = isinstance(call, ast.Call) and _begin(call) <= begin and stop <= _end(call)
-    return inside and _passes(call, begin, stop, frame) and _is_output(call, frame)
+    inside = isinstance(call, ast.Call) and _holds(call, begin, stop)
+    return inside and _passes(call, begin, stop, frame, prints=True) and _is_output(call, frame)
 
 
-def _passes(value: ast.expr, begin: Place, stop: Place, frame: FrameType) -> bool:
-    """Whether what is read at a place reaches the value as text or number only. Of a call, its arguments."""
-    inner = [n for n in ast.walk(value) if n is not value or not isinstance(n, ast.Call)]
-    around = [n for n in inner if isinstance(n, DECIDE) and _begin(n) <= begin and stop <= _end(n)]
-    return all(_is_plain(n, frame) for n in around) and not any(isinstance(n, ast.NamedExpr) for n in inner)
+def _passes(value: ast.expr, begin: Place, stop: Place, frame: FrameType, prints: bool = False) -> bool:
+    """Whether what is read at a place reaches the value as text or number only. `prints`: of a call that prints, its
+    arguments."""
+    inner = [n for n in ast.walk(value) if n is not value or not prints]
+    around = [n for n in inner if isinstance(n, DECIDE) and _holds(n, begin, stop)]
+    keys = [k for n in inner for k in _keys(n) if _holds(k, begin, stop)]
+    stores = [n for n in inner if isinstance(getattr(n, "ctx", None), ast.Store) and not isinstance(n, ast.Name)]
+    named = any(isinstance(n, ast.NamedExpr) for n in inner)
+    return not (keys or stores or named) and all(_is_plain(n, frame) for n in around)
+
+
+def _keys(node: ast.AST) -> list[ast.expr]:
+    """Parts that choose what an object of the user's does: an index, a format."""
+    if isinstance(node, ast.Subscript):
+        return [node.slice]
+    spec = node.format_spec if isinstance(node, ast.FormattedValue) else None
+    return [v.value for v in getattr(spec, "values", ()) if isinstance(v, ast.FormattedValue)]
+
+
+def _holds(node: Any, begin: Place, stop: Place) -> bool:
+    return _begin(node) <= begin and stop <= _end(node)
 
 
 def _begin(node: Any) -> Place:
@@ -213,12 +230,18 @@ def _is_plain(node: ast.AST, frame: FrameType) -> bool:
     """`"{:.3f}".format(...)`, `str(...)`, `float(...)`, `math.exp(...)`."""
     if not isinstance(node, ast.Call):
         return False
-    function = node.func
+    function, names = node.func, _names(frame)
     if isinstance(function, ast.Name) and function.id in PLAIN:
-        return True
+        return names[function.id] is vars(builtins)[function.id]
     formats = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant)
-    found = _object(function, _names(frame))
-    return formats or any(found is curve for curve in CURVES)
+    found = _object(function, names)
+    return formats or (any(found is curve for curve in CURVES) and not _is_tried(node, frame))
+
+
+def _is_tried(node: ast.AST, frame: FrameType) -> bool:
+    """Is it in a `try`? A function of nan raises nothing, where that of a number may."""
+    around = (n for n in _nodes(frame.f_code.co_filename) if isinstance(n, ast.Try))
+    return any(_begin(n) <= _begin(node) < _end(n) for n in around)
 
 
 def _names(frame: FrameType) -> dict[str, Any]:
@@ -240,8 +263,12 @@ def _is_output(call: ast.Call, frame: FrameType) -> bool:
     if isinstance(owner, ast.Call):  # logging.getLogger(...).info(...)
         return function.attr in LOGS and _object(owner.func, names) is logging.getLogger
     found = _object(owner, names)
-    kind = found if isinstance(found, type) else type(found)
-    if any(kind.__module__.startswith(library) and function.attr == name for library, name in PRINTERS):
+    method = inspect.unwrap(
+        getattr(inspect.getattr_static(found, function.attr, None), "__func__", None)
+        or (inspect.getattr_static(found, function.attr, None))
+    )
+    file = getattr(getattr(method, "__code__", None), "co_filename", "")
+    if any(f"{os.sep}{library}{os.sep}" in file and function.attr == name for library, name in PRINTERS):
         return True
     logger = found is logging or isinstance(found, logging.Logger | logging.LoggerAdapter)
     return (logger and function.attr in LOGS) or (

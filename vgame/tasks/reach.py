@@ -25,7 +25,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache, partial
-from importlib import import_module
+from importlib.util import resolve_name
 from io import BytesIO, StringIO
 from multiprocessing.sharedctypes import SynchronizedBase
 from pathlib import Path
@@ -226,10 +226,11 @@ def _imported(code: CodeType, package: str) -> Iterator[tuple[str, Any, int]]:
     """(name, object, line) of the user's modules, and of their objects, that a function and its inner functions
     import."""
     for path, level, name, line in _imports(code):
-        with suppress(Exception):  # the import fails when it is executed
-            module = import_module("." * level + path, package)
-            found = vars(module).get(name) or sys.modules.get(f"{module.__name__}.{name}") if name else module
-            if found is not None and is_own_module(module):
+        with suppress(ImportError):  # a relative import without a package
+            full = resolve_name("." * level + path, package)
+            module = sys.modules.get(full)  # a module that is not imported yet has no state yet
+            found = vars(module).get(name) or sys.modules.get(f"{full}.{name}") if name and module else module
+            if found is not None and module is not None and is_own_module(module):
                 yield name or path.rpartition(".")[2], found, line
 
 
