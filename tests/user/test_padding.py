@@ -53,7 +53,7 @@ def narrowed(model: nn.Module, batch: tuple[T, T, T]) -> T:
 
 def warned(model: nn.Module, data: list, loss: Callable = loss, **options: object) -> list[str]:
     """The warnings of a preparation about padding."""
-    order = {name: options.pop(name) for name in ("batch_size", "shuffle") if name in options}
+    order = {name: options.pop(name) for name in ("batch_size", "shuffle", "collate_fn") if name in options}
     loader = DataLoader(data, **({"batch_size": 8, "collate_fn": padded} | order))
     task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), loader, **options)
     with warnings.catch_warnings(record=True) as caught:
@@ -117,3 +117,16 @@ def test_a_loss_that_cannot_be_compared_is_named() -> None:
 
     (sentence,) = warned(Positions(), GROUPED)
     assert "could not be compared (your code fails when torch runs it: RuntimeError: " in sentence
+
+
+def trimmed(samples: list[tuple[T, int]]) -> tuple[T, T, T]:
+    """Of samples that are padded already: to the longest of the batch."""
+    x, y = torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples])
+    lengths = (x > 0).sum(1)
+    return x[:, : int(lengths.max())], lengths, y
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_collation_that_trims_its_batch(masked: bool) -> None:
+    data = [(F.pad(x, (0, 12 - len(x))), y) for x, y in GROUPED]
+    assert len(warned(Mean(masked), data, collate_fn=trimmed)) == (not masked)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
+from torch.utils.data import default_collate
 
 from vgame.tasks.datasets import Source, collated, fresh
 from vgame.tasks.reading import fetched, undrawn
@@ -25,18 +26,22 @@ T = torch.Tensor
 Batches = Sequence[Mapping[str, T]]  # of a step
 ROUNDING = 2.0**-20  # relative to the loss, to the norm of all gradients, to a buffer
 SHARE = 0.25  # of the validation's seconds
+FIRST = 4  # steps of which the narrowest is compared, where samples have one size before they are collated
 
 
 def warn_of_padding(task: Task, steps: Sequence[T], seconds: float) -> None:
     """Warn if the padding changes the loss, its gradients or a buffer. `steps`: the samples of each step; the step with
     the shortest samples is compared."""
     source: Source | None = getattr(task, "source", None)
-    if source is None or not source.sizes:
+    if source is None or (not source.sizes and source.make is default_collate) or not steps:
         return
-    sizes = torch.tensor(source.sizes)
-    parts = min((step.split(task.batch) for step in steps), key=lambda step: sum(int(sizes[p].max()) for p in step))
-    with undrawn():
-        own = [collated([*map(fresh, fetched(source.samples, part.tolist()))], source.make) for part in parts]
+    sizes, splits = torch.tensor(source.sizes), [step.split(task.batch) for step in steps]
+    if source.sizes:
+        splits = [min(splits, key=lambda step: sum(int(sizes[p].max()) for p in step))]
+    with undrawn():  # without sizes the collation chooses widths: those of the first steps are seen there
+        parts, own = min(
+            ((parts, _collated(source, parts)) for parts in splits[:FIRST]), key=lambda step: _size(step[1])
+        )
     whole = [task.samples(part) for part in parts]
     for place, part in enumerate(parts):
         for name, tensor in whole[place].items():
@@ -52,6 +57,15 @@ def warn_of_padding(task: Task, steps: Sequence[T], seconds: float) -> None:
                 stacklevel=2,
             )
             return
+
+
+def _collated(source: Source, parts: Sequence[T]) -> list[dict[str, T]]:
+    """As the loader collates these samples."""
+    return [collated([*map(fresh, fetched(source.samples, part.tolist()))], source.make) for part in parts]
+
+
+def _size(batches: Batches) -> int:
+    return sum(tensor.numel() for batch in batches for tensor in batch.values())
 
 
 def _some(rows: T) -> str:
