@@ -6,6 +6,7 @@ In: nothing. Out: a context that ends with ProgramError if the user's code has c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -43,7 +44,11 @@ class Caught:
     def refused(self) -> Iterator[None]:
         """ProgramError at the end of this context if the user's code has caught an error."""
         with ExitStack() as stack:
-            for error in (VgameError, DataDependentOutputException, DynamicOutputShapeException):
+            shapes = sys.modules.get(
+                "torch.fx.experimental.symbolic_shapes"
+            )  # if loaded: sympy takes a third of a second
+            guard = (shapes.GuardOnDataDependentSymNode,) if shapes else ()
+            for error in (VgameError, DataDependentOutputException, DynamicOutputShapeException, *guard):
                 stack.enter_context(patch.object(error, "__init__", self._noted(error.__init__)))
             for kind in (torch.SymBool, torch.SymInt, torch.SymFloat):
                 for name in READS:
