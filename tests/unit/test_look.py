@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -25,13 +24,13 @@ class Played:
         self.draw = random.Random(count)
         self.finished = self.honest = 0
 
-    def look(self, taken: Callable[[float], float]) -> int:
-        """One look; its endpoint. `taken`: by a false endpoint, of the most that it may take."""
+    def look(self, part: float) -> int:
+        """One look; its endpoint. `part`: that a false endpoint takes of the time that it may take."""
         look = self.turns.look
         for n in range(len(self.turns.all)):
             most, needs = look.limit(n), self.own if n == look.own else self.beside
             if n < self.false:
-                look.spent[n] = taken(min(most, 1e3))
+                look.spent[n] = part * min(most, 1e3)
             else:
                 needed = 1e3 if look.own < self.false else needs * self.draw.uniform(0.7, 1.3)
                 look.spent[n] = min(needed, most)
@@ -49,15 +48,15 @@ COUNTS = [(2, 1), (3, 1), (4, 1), (5, 2), (7, 3)]
 
 @pytest.mark.parametrize(("count", "false"), COUNTS)
 @pytest.mark.parametrize("own", [1.0, 40.0, 100.0, 350.0])
-@pytest.mark.parametrize("taken", [lambda most: 0.0, lambda most: 0.49 * most, lambda most: most], ids=str)
+@pytest.mark.parametrize("part", [0.0, 0.49, 1.0])
 def test_no_minority_changes_the_time_of_looks(
-    count: int, false: int, own: float, taken: Callable[[float], float], clock: list[float]
+    count: int, false: int, own: float, part: float, clock: list[float]
 ) -> None:
     """It is at most four times what most endpoints need, and enough for them. Two endpoints have no majority, so there
     it stays."""
     played = Played(count, false, own, own / OTHERS / 4, clock)
     for _ in range(LOOKS):
-        played.look(taken)
+        played.look(part)
         assert played.turns.patience <= min(max(PATIENCE, 4 * own), MOST)
     assert count == 2 or played.finished > 0.9 * played.honest
 
@@ -68,7 +67,7 @@ def test_quick_endpoints_have_no_more_looks_than_slow_ones(
     count: int, false: int, own: float, clock: list[float]
 ) -> None:
     played = Played(count, false, own, 0.1, clock)
-    looks = [played.look(lambda most: 0.0) for _ in range(LOOKS)]
+    looks = [played.look(0.0) for _ in range(LOOKS)]
     assert sum(n < false for n in looks) <= 1.15 * LOOKS * false / count
 
 
