@@ -129,7 +129,7 @@ class Turns:
                 used.until, used.pause = 0.0, SHORTEST
         if sum(e.late for e in self.all) >= most:
             self._change_patience(min(2 * self.patience, MOST))
-        elif self.patience > PATIENCE and sum(e.quick for e in self.all) >= (answering + 1) // 2:
+        elif self.patience > PATIENCE and sum(e.quick for e in self.all) >= max((answering + 1) // 2, 1):
             self._change_patience(self.patience / 2)
 
     def _change_patience(self, seconds: float) -> None:
