@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
+from vgame.api import Job, prepare
 from vgame.program.lower import Lowered, lower_task
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Batch, Task
@@ -34,3 +36,16 @@ def lowered(model: nn.Module, data: Mapping[str, torch.Tensor] | None = None, lo
     data = data if data is not None else {"x": torch.ones(8, 3)}
     task = Task(model, loss, torch.optim.SGD(model.parameters(), lr=1.0), data, **{"batch": 4, **options})
     return lower_task(task, Schedule(lr="0.1"), 2)
+
+
+def classify(model: nn.Module, batch: Batch) -> torch.Tensor:
+    return cross_entropy(model(batch["x"]), batch["y"])
+
+
+def root_of(loss: Callable[[nn.Module, Batch], torch.Tensor]) -> str:
+    """The root of the program that a user's job of one linear layer has with this loss."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    data = {"x": torch.randn(8, 4), "y": torch.arange(8) % 3}
+    task = Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, 4, order="sequential")
+    return prepare(Job(task, steps=2, interval=1, seed=0)).program.root.hex()

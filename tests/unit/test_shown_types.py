@@ -6,23 +6,8 @@ from functools import partial
 
 import pytest
 import torch
+from small_tasks import classify, root_of
 from torch import nn
-from torch.nn import functional as F
-
-from vgame import Job, Task, prepare
-
-
-def root(loss) -> str:
-    torch.manual_seed(0)
-    model = nn.Linear(4, 3)
-    data = {"x": torch.randn(8, 4), "y": torch.arange(8) % 3}
-    task = Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, 4, order="sequential")
-    return prepare(Job(task, steps=2, interval=1, seed=0)).program.root.hex()
-
-
-def plain(model: nn.Module, batch: dict) -> torch.Tensor:
-    return F.cross_entropy(model(batch["x"]), batch["y"])
-
 
 QUESTIONS = {
     "data is": lambda m, x: type(x) is torch.Tensor,
@@ -40,14 +25,14 @@ QUESTIONS = {
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_question_for_the_type_has_the_answer_of_a_loop(name: str) -> None:
     def loss(model: nn.Module, batch: dict) -> torch.Tensor:
-        return plain(model, batch) if QUESTIONS[name](model, batch["x"]) else model(batch["x"]).mean()
+        return classify(model, batch) if QUESTIONS[name](model, batch["x"]) else model(batch["x"]).mean()
 
     assert QUESTIONS[name](nn.Linear(4, 3), torch.ones(2, 4))
-    assert root(loss) == root(plain) == root(partial(loss))
+    assert root_of(loss) == root_of(classify) == root_of(partial(loss))
     assert "type" not in globals()
 
 
 def test_the_name_is_python_s_again_after_an_error() -> None:
     with pytest.raises(Exception, match="no_such"):
-        root(lambda m, b: m(b["x"]).no_such)
+        root_of(lambda m, b: m(b["x"]).no_such)
     assert "type" not in globals()

@@ -7,23 +7,12 @@ import re
 
 import pytest
 import torch
+from small_tasks import classify, root_of
 from torch import nn
 
-from vgame import Job, ProgramError, Task, prepare
+from vgame import ProgramError
 
 LOG = logging.getLogger(__name__)
-
-
-def prepared(loss) -> str:
-    torch.manual_seed(0)
-    model = nn.Linear(4, 3)
-    data = {"x": torch.randn(8, 4), "y": torch.arange(8) % 3}
-    task = Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, 4, order="sequential")
-    return prepare(Job(task, steps=2, interval=1, seed=0)).program.root.hex()
-
-
-def plain(model: nn.Module, batch: dict) -> torch.Tensor:
-    return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
 
 
 DECIDE = {
@@ -42,27 +31,27 @@ DECIDE = {
 @pytest.mark.parametrize("name", DECIDE)
 def test_a_text_of_a_tensor_that_decides_is_refused(name: str, whole: bool) -> None:
     def loss(model: nn.Module, batch: dict) -> torch.Tensor:
-        found = plain(model, batch)
+        found = classify(model, batch)
         return found * 2 if DECIDE[name](model(batch["x"]) if whole else found) else found
 
     with pytest.raises(ProgramError, match=r"\(a text of a number, test_texts_of_tensors\.py line \d+\)"):
-        prepared(loss)
+        root_of(loss)
 
 
 def prints(model: nn.Module, batch: dict) -> torch.Tensor:
-    loss = plain(model, batch)
+    loss = classify(model, batch)
     print(loss, "and", model(batch["x"]))
     return loss
 
 
 def prints_texts(model: nn.Module, batch: dict) -> torch.Tensor:
-    loss = plain(model, batch)
+    loss = classify(model, batch)
     print(f"{loss} {model.weight}", str(loss), "%s" % loss)  # noqa: UP031
     return loss
 
 
 def logs(model: nn.Module, batch: dict) -> torch.Tensor:
-    loss = plain(model, batch)
+    loss = classify(model, batch)
     LOG.warning("the loss %s of %s", loss, batch["x"])
     return loss
 
@@ -70,24 +59,24 @@ def logs(model: nn.Module, batch: dict) -> torch.Tensor:
 @pytest.mark.parametrize("loss", [prints, prints_texts, logs])
 def test_a_tensor_can_be_printed(loss, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     with pytest.warns(UserWarning, match=r"numbers that the loss prints \(test_texts_of_tensors\.py line \d+\)"):
-        root = prepared(loss)
+        root = root_of(loss)
     assert "???" in capsys.readouterr().out + caplog.text
-    assert root == prepared(plain)
+    assert root == root_of(classify)
 
 
 def test_a_constant_is_printed_and_read_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     def loss(model: nn.Module, batch: dict) -> torch.Tensor:
         mask = torch.ones(1, 2)
         print(mask)
-        return plain(model, batch) if "1., 1." in str(mask) else model(batch["x"]).mean()
+        return classify(model, batch) if "1., 1." in str(mask) else model(batch["x"]).mean()
 
-    assert prepared(loss) == prepared(plain)
+    assert root_of(loss) == root_of(classify)
     assert "tensor([[1., 1.]])" in capsys.readouterr().out
 
 
 def test_an_error_of_torch_may_show_a_tensor() -> None:
     def loss(model: nn.Module, batch: dict) -> torch.Tensor:
-        return plain(model, batch) + torch.stack([batch["x"], torch.tensor(3.0)])
+        return classify(model, batch) + torch.stack([batch["x"], torch.tensor(3.0)])
 
     with pytest.raises(ProgramError, match=r"stack expects each tensor .*test_texts_of_tensors\.py line \d+"):
-        prepared(loss)
+        root_of(loss)

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from test_lines import LINE, classify, net, prepared, refused
+from test_lines import LINE, classify, compare_with_loop, prepared, refused
 from torch import nn
 from torch.distributions import Beta, Categorical, Normal
 from torch.nn import functional as F
@@ -134,15 +134,7 @@ def test_a_composed_function_trains_as_torch_does(name: str, tmp_path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run = vgame.train(prepared(loss, validate=20), tmp_path / "run")
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.manual_seed(1)
-    x, y = torch.randn(16, 6), torch.arange(16) % 3
-    for rows in (slice(0, 8), slice(8, 16)):
-        optimizer.zero_grad()
-        loss(model, {"x": x[rows], "y": y[rows]}).backward()
-        optimizer.step()
-    torch.testing.assert_close(run.state_dict(), dict(model.state_dict()))
+    compare_with_loop(run, loss)
 
 
 def test_repeats_of_the_data_are_refused_with_the_line() -> None:

@@ -22,12 +22,27 @@ def classify(model: nn.Module, batch: dict) -> torch.Tensor:
     return F.cross_entropy(model(batch["x"]), batch["y"])
 
 
+def samples() -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    return {"x": torch.randn(16, 6), "y": torch.arange(16) % 3}
+
+
 def prepared(loss, model: nn.Module | None = None, validate: float | None = None) -> vgame.Bundle:
     model = model or net()
-    torch.manual_seed(1)
-    data = {"x": torch.randn(16, 6), "y": torch.arange(16) % 3}
-    task = vgame.Task(model, loss, torch.optim.SGD(model.parameters(), lr=0.1), data, batch=8, order="sequential")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    task = vgame.Task(model, loss, optimizer, samples(), batch=8, order="sequential")
     return vgame.prepare(vgame.Job(task, steps=2, interval=1, seed=0), validate=validate)
+
+
+def compare_with_loop(run: vgame.Run, loss) -> None:
+    """The weights of a job of `prepared` with those of torch's loop."""
+    model, data = net(), samples()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows in (slice(0, 8), slice(8, 16)):
+        optimizer.zero_grad()
+        loss(model, {name: tensor[rows] for name, tensor in data.items()}).backward()
+        optimizer.step()
+    torch.testing.assert_close(run.state_dict(), dict(model.state_dict()))
 
 
 def refused(loss, sentence: str, model: nn.Module | None = None) -> str:
@@ -141,16 +156,7 @@ REPLACEMENTS = {
 @pytest.mark.parametrize("name", REPLACEMENTS)
 def test_the_replacement_trains_as_the_operator_does(name: str, tmp_path) -> None:
     instead, loss = REPLACEMENTS[name]
-    run = vgame.train(prepared(instead), tmp_path / "run")
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.manual_seed(1)
-    x, y = torch.randn(16, 6), torch.arange(16) % 3
-    for rows in (slice(0, 8), slice(8, 16)):
-        optimizer.zero_grad()
-        loss(model, {"x": x[rows], "y": y[rows]}).backward()
-        optimizer.step()
-    torch.testing.assert_close(run.state_dict(), dict(model.state_dict()))
+    compare_with_loop(vgame.train(prepared(instead), tmp_path / "run"), loss)
 
 
 # ---- constants of other types ----

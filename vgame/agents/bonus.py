@@ -300,7 +300,7 @@ def pay(
     before the bonus's window began."""
     promised = escrow.promised(identity, agreed(escrow.game.chain, "the bonus", lambda: escrow.held(identity)))
     _check_time(escrow, identity, job)
-    escrow.pay_by(proof_of(promised, job, run, evaluation), identity)
+    escrow.pay_by(identity, proof_of(promised, job, run, evaluation))
     return promised.amount
 
 

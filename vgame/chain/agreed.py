@@ -19,17 +19,23 @@ T = TypeVar("T", bound=Hashable)
 WAIT = 30.0  # seconds for the effect of a transaction to be shown
 
 
-def replies_of(chain: Chain, question: Callable[[], T]) -> list[T]:
-    """The replies of the endpoints that answer, one of each; the first error if none does."""
-    replies, problems = dict[int, T](), list[VgameError]()
+def _asked(chain: Chain, question: Callable[[], T]) -> tuple[dict[int, T], dict[int, VgameError]]:
+    """By endpoint, the replies and the errors."""
+    replies, problems = dict[int, T](), dict[int, VgameError]()
     for _ in chain.turns.all if chain.turns else [None]:
         try:
             replies[chain.endpoint] = question()
         except VgameError as problem:
-            problems.append(problem)
+            problems[chain.endpoint] = problem
         chain.turn()
+    return replies, problems
+
+
+def replies_of(chain: Chain, question: Callable[[], T]) -> list[T]:
+    """The replies of the endpoints that answer, one of each; the first error if none does."""
+    replies, problems = _asked(chain, question)
     if not replies:
-        raise problems[0]
+        raise next(iter(problems.values()))
     return list(replies.values())
 
 
@@ -51,20 +57,13 @@ def check_contracts(chain: Chain) -> None:
 def middle_of(chain: Chain, question: Callable[[], int]) -> int:
     """The middle reply of the endpoints, the upper one of two; the error of the contract that most of them show, if
     more show one than reply."""
-    replies, errors, problems = dict[int, int](), dict[int, ContractError](), list[VgameError]()
-    for _ in chain.turns.all if chain.turns else [None]:
-        try:
-            replies[chain.endpoint] = question()
-        except ContractError as error:
-            errors[chain.endpoint] = error
-        except VgameError as problem:
-            problems.append(problem)
-        chain.turn()
+    replies, problems = _asked(chain, question)
+    errors = [problem for problem in problems.values() if isinstance(problem, ContractError)]
     if len(errors) > len(replies):
-        text = Counter(map(str, errors.values())).most_common(1)[0][0]
-        raise next(error for error in errors.values() if str(error) == text)
+        text = Counter(map(str, errors)).most_common(1)[0][0]
+        raise next(error for error in errors if str(error) == text)
     if not replies:
-        raise problems[0]
+        raise next(iter(problems.values()))
     return sorted(replies.values())[len(replies) // 2]
 
 

@@ -163,7 +163,7 @@ class EscrowContract:
             raise EndpointError(f"{self.game.chain.url} shows no bonus after a receipt of `open`; use another endpoint")
         return bytes(found[0].args["id"])
 
-    def pay_by(self, proof: BonusProof, identity: bytes) -> None:
+    def pay_by(self, identity: bytes, proof: BonusProof) -> None:
         """Pay a bonus by its proof; NotYet unless most endpoints show it as paid afterwards."""
         self.send("pay", identity, astuple(proof))
         wait_until(self.game.chain, f"bonus {identity.hex()[:16]} is paid", lambda: self.held(identity).paid)

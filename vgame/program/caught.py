@@ -6,22 +6,16 @@ In: nothing. Out: a context that ends with ProgramError if the user's code has c
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from vgame.errors import ProgramError, VgameError
 from vgame.program.hidden_state import is_library_file
-
-#: torch's errors for values that are unknown in a trace, by name: to import their modules takes a third of a second.
-UNKNOWN = {"DataDependentOutputException", "DynamicOutputShapeException", "GuardOnDataDependentSymNode"}
-READS = ("__bool__", "__int__", "__float__", "__index__")
 
 
 class Caught:
@@ -31,30 +25,25 @@ class Caught:
         self.errors: list[Exception] = []
 
     @contextmanager
-    def noting(self, reads: bool = True) -> Iterator[None]:
-        """Context of a call that raises such an error. `reads`: any error is one, as the call reads values."""
+    def noting(self) -> Iterator[None]:
+        """Context of a call that reads values: any error of it counts."""
         try:
             yield
         except Exception as error:
-            if reads or type(error).__name__ in UNKNOWN:
-                self.errors.append(error)
+            self.errors.append(error)
             raise
 
     @contextmanager
     def refused(self) -> Iterator[None]:
-        """ProgramError at the end of this context if the user's code has caught an error."""
+        """ProgramError at the end of this context if the user's code has caught an error of vgame, or one of torch
+        about unknown values."""
+        from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # loaded by a trace, with sympy
+
         with ExitStack() as stack:
-            shapes = sys.modules.get(
-                "torch.fx.experimental.symbolic_shapes"
-            )  # if loaded: sympy takes a third of a second
-            guard = (shapes.GuardOnDataDependentSymNode,) if shapes else ()
-            for error in (VgameError, DataDependentOutputException, DynamicOutputShapeException, *guard):
-                stack.enter_context(patch.object(error, "__init__", self._noted(error.__init__)))
-            for kind in (torch.SymBool, torch.SymInt, torch.SymFloat):
-                for name in READS:
-                    if hasattr(kind, name):
-                        read = self._reading(getattr(kind, name))
-                        stack.enter_context(patch.object(kind, name, read))
+            for kind in (
+                VgameError, DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode,
+            ):  # fmt: skip
+                stack.enter_context(patch.object(kind, "__init__", self._noted(kind.__init__)))
             yield
             self.refuse()
 
@@ -64,13 +53,6 @@ class Caught:
             self.errors.append(error)
 
         return begin
-
-    def _reading(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def read(number: Any) -> Any:
-            with self.noting():
-                return original(number)
-
-        return read
 
     def refuse(self) -> None:
         """ProgramError if the user's code has caught an error: its traceback begins in the function that catches it."""

@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import FrameType
@@ -285,7 +285,7 @@ class Opened(TorchFunctionMode):
                 args = (args[0], _without_masks(real))
             else:
                 self.decided.append(f"a selection by a mask{_here()}")
-        with self.caught.noting(function in DECIDING or function in COPIES):
+        with self.caught.noting() if function in DECIDING or function in COPIES else nullcontext():
             return function(*args, **kwargs)
 
     def _text(self, frame: FrameType | None, function: Any, tensor: T, spec: str = "") -> str:

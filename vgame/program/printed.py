@@ -14,7 +14,6 @@ import inspect
 import linecache
 import logging
 import math
-import os
 import sys
 import traceback
 import warnings
@@ -263,17 +262,20 @@ def _is_output(call: ast.Call, frame: FrameType) -> bool:
     if isinstance(owner, ast.Call):  # logging.getLogger(...).info(...)
         return function.attr in LOGS and _object(owner.func, names) is logging.getLogger
     found = _object(owner, names)
-    method = inspect.unwrap(
-        getattr(inspect.getattr_static(found, function.attr, None), "__func__", None)
-        or (inspect.getattr_static(found, function.attr, None))
-    )
-    file = getattr(getattr(method, "__code__", None), "co_filename", "")
-    if any(f"{os.sep}{library}{os.sep}" in file and function.attr == name for library, name in PRINTERS):
+    if _is_of_library(found, function.attr):
         return True
     logger = found is logging or isinstance(found, logging.Logger | logging.LoggerAdapter)
     return (logger and function.attr in LOGS) or (
         function.attr == "write" and (found is sys.stdout or found is sys.stderr)
     )
+
+
+def _is_of_library(owner: Any, name: str) -> bool:
+    """Whether the attribute is a function that prints, in the files of its library."""
+    found = inspect.getattr_static(owner, name, None)
+    code = getattr(inspect.unwrap(getattr(found, "__func__", found)), "__code__", None)
+    folders = Path(code.co_filename).parts if code else ()
+    return any(library in folders and name == printer for library, printer in PRINTERS)
 
 
 def _object(place: ast.expr, names: dict[str, Any]) -> Any:
