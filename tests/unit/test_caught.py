@@ -187,6 +187,26 @@ def test_an_optimizer_that_catches_the_refusal() -> None:
         prepared(model, usual_loss, Careful(model.parameters(), lr=0.1))
 
 
+class Watched(optim.lr_scheduler.LambdaLR):
+    """Lowers the rate when a weight is large."""
+
+    def step(self, epoch: Any = None) -> None:
+        super().step(epoch)
+        try:
+            if float(self.optimizer.param_groups[0]["params"][0].norm()) > 1:
+                self.optimizer.param_groups[0]["lr"] = 0.01
+        except Exception:
+            return
+
+
+def test_a_scheduler_that_catches_the_refusal() -> None:
+    model = network()
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    task = Task(model, usual_loss, optimizer, data(), 16, schedulers=[Watched(optimizer, lambda step: 1.0)])
+    with pytest.raises(ProgramError, match=r"is caught at test_caught\.py line"):
+        prepare(Job(task, steps=4, interval=2))
+
+
 def test_errors_of_the_users_own_may_be_caught() -> None:
     model = network()
     known: dict[str, Value] = {}

@@ -107,6 +107,23 @@ def by_a_weak_dictionary() -> int:
     return WEAK[KEY]
 
 
+TYPED = """
+steps = 0
+
+def count():
+    global steps
+    steps += 1
+    return steps
+"""
+
+
+def typed(file: str) -> Callable[[], int]:
+    """A function that a user types at a prompt."""
+    names: dict[str, Any] = {}
+    exec(compile(TYPED, file, "exec"), names)
+    return names["count"]
+
+
 COUNTERS: dict[str, Callable[[], int]] = {
     "a number of NumPy": in_place(SimpleNamespace(value=np.int64(0)), value, add_to_value),
     "a decimal number": in_place(SimpleNamespace(value=decimal.Decimal(0)), value, add_to_value),
@@ -117,6 +134,8 @@ COUNTERS: dict[str, Callable[[], int]] = {
     "a number of several processes": in_place(multiprocessing.Value("i", 0), value, add_to_value),
     "a thread's attribute": in_place(local(), value, add_to_value),
     "a method of an iterator": itertools.count().__next__,
+    "a cell of IPython": typed("<ipython-input-7-0123456789ab>"),
+    "a line of Python's prompt": typed("<stdin>"),
     "a queue": in_place(queue.Queue(), lambda held: held.qsize(), lambda held: held.put(0)),
     "a module": by_a_module,
     "a module by another name": by_another_name,

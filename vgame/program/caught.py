@@ -58,7 +58,7 @@ class Caught:
         """ProgramError if the user's code has caught an error: its traceback begins in the function that catches it."""
         for error in self.errors:
             place = error.__traceback__
-            if place is None or _is_library(file := place.tb_frame.f_code.co_filename):
+            if place is None or is_library_file(file := place.tb_frame.f_code.co_filename):
                 continue
             line = f"{Path(file).name} line {place.tb_lineno}"
             why = f"{error}" if isinstance(error, VgameError) else "the values of its tensors are unknown there"
@@ -67,8 +67,3 @@ class Caught:
                 "raised there in a loop of torch, so another step would be trained: compute with tensors "
                 "(torch.where, torch.clamp), or remove the `try`"
             )
-
-
-def _is_library(file: str) -> bool:
-    """A cell of a notebook is the user's: <ipython-input-7>."""
-    return file.startswith("<frozen") or (is_library_file(file) and not file.startswith("<"))

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
+from vgame.program.caught import Caught
 from vgame.program.functions_held import parts
 from vgame.program.hidden_state import line_of, own_line
 from vgame.program.recorder import without_data
@@ -190,11 +191,21 @@ def clear_gradients(optimizer: Optimizer, with_zeros: bool = True, never: Iterab
 
 
 class _Untouched(TorchDispatchMode):
-    """Refuses operators on tensors without data while a scheduler steps."""
+    """Refuses operators on tensors without data while a scheduler steps, also if the scheduler catches the refusal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caught = Caught()
+
+    def __exit__(self, kind: Any, *problem: Any) -> None:
+        super().__exit__(kind, *problem)
+        if kind is None:
+            self.caught.refuse()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(without_data(t) for t in tree_leaves((args, kwargs or {}))):
-            raise _Touched(f"computes with tensors of the optimizer ({func})")
+            with self.caught.noting():
+                raise _Touched(f"computes with tensors of the optimizer ({func})")
         return func(*args, **(kwargs or {}))
 
 

@@ -22,7 +22,7 @@ from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError, some_of
 from vgame.program.optimizers import has_rule
-from vgame.tasks.reach import LEAVES, is_own_class, reached, state
+from vgame.tasks.reach import LEAVES, TYPED, is_own_class, reached, state
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
@@ -56,7 +56,7 @@ def line_above(frame: FrameType | None) -> str:
 
 def is_library_file(file: str) -> bool:
     """Whether a file belongs to torch, Python or vgame."""
-    return file.startswith(LIBRARY_FOLDERS) and file not in SHIPPED
+    return file.startswith(LIBRARY_FOLDERS) and file not in SHIPPED and not file.startswith(TYPED)
 
 
 def refuse_outside(task: Task) -> None:

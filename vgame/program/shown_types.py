@@ -7,7 +7,6 @@ modules that are neither installed nor vgame's, gives that class.
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from vgame.program.hidden_state import is_library_file
-
-INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+from vgame.tasks import reach
 
 
 class _Python(type):
@@ -57,4 +55,4 @@ def shown_types(*functions: Any) -> Iterator[None]:
 
 
 def _is_own(file: str | None) -> bool:
-    return file is not None and not file.startswith(INSTALLED) and not is_library_file(file)
+    return not (reach.is_library_file(file or "") or is_library_file(file or ""))

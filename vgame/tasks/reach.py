@@ -55,6 +55,8 @@ MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities
 #: Python's own modules whose objects hold what users put in.
 _HOLDERS = {"__main__", "types", "argparse", "collections", "queue", "weakref"}
 _INSIDE = {"training", "_parameters", "_buffers"}
+#: Names of files of code that a user types, in IPython or Python.
+TYPED = ("<ipython-input-", "<python-input-", "<stdin>", "<console>")
 #: Folders of libraries, whose code is not the user's. A clone of vgame is not one of them: its data sets wrap losses.
 _LIBRARIES = tuple({*site.getsitepackages(), *(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))})
 
@@ -281,4 +283,4 @@ def _is_library_class(kind: type) -> bool:
 
 def is_library_file(file: str) -> bool:
     """Whether a file belongs to Python or an installed library; those of a clone of vgame do not."""
-    return not file or file.startswith(("<", *_LIBRARIES))
+    return not file or (file.startswith(("<", *_LIBRARIES)) and not file.startswith(TYPED))
