@@ -142,6 +142,36 @@ def test_one_endpoint_settles_no_bonus(stage: Stage, monkeypatch: pytest.MonkeyP
     assert stage.escrow.bonus(stage.id) is not None
 
 
+@pytest.mark.parametrize(
+    ("true", "phase", "outcome"), [("final", Phase.EXPIRED, "started"), ("expired", Phase.FINAL, "returned")]
+)
+def test_one_endpoint_ends_no_training(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, true: str, phase: Phase, outcome: str
+) -> None:
+    """The first one shows a final training as expired, or an expired one as final."""
+    if true == "final":
+        mine = stage.seen_by(stage.train().game)
+    else:
+        mine = stage.escrow
+        stage.chain.advance(mine.game.job(stage.job).spec.accept_window + 1)
+        mine.game.send("expire", stage.job)
+    turns, usual = among(monkeypatch, mine, {}), mine.game.job
+    monkeypatch.setattr(mine.game, "job", lambda job: usual(job) if turns.at else replace(usual(job), phase=phase))
+    assert mine.close(stage.id) == outcome
+
+
+def test_the_id_of_a_promise_is_no_endpoints_word(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receipt's log names an older bonus."""
+    usual = stage.escrow._decode
+    monkeypatch.setattr(
+        stage.escrow, "_decode", lambda log: replace(found := usual(log), args={**found.args, "id": stage.id})
+    )
+    found = stage.escrow.promise(
+        stage.job, stage.trained.bundle, task(), "correct", least=1, amount=2 * AMOUNT, nonce=7
+    )
+    assert found != stage.id and stage.escrow.held(found).amount == 2 * AMOUNT
+
+
 @pytest.mark.parametrize("lie", [{"since": 2**31}, {"since": 0}, {"amount": 0}], ids=str)
 def test_one_endpoint_stops_no_payment(stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: dict[str, int]) -> None:
     trainer = stage.train()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from exchange import Exchange
 from scene import Scene
 from test_delivery_agents import SPEC, Sides
+from test_delivery_few_lies import Turns
 
 from vgame.agents.client import close_job
-from vgame.chain.records import Phase
+from vgame.chain.records import NOBODY, Phase
 from vgame.errors import ChainError
 
 
@@ -30,7 +32,13 @@ def test_a_late_trainer_does_not_end_its_own_delivery(scene: Scene, tmp_path: Pa
     else:
         sides.receive()
         sides.play.advance(SPEC.confirm_window + SPEC.key_window + 1)
-    with pytest.raises(ChainError, match=rf"is late .* counts until .*; run `{command}` now"):
-        close_job(game, sides.play.id)
+    usual, is_delegate, turns = game.job, game.is_delegate, Turns(3, 3)
+    for _ in range(2):  # the second time, the first of three endpoints shows another trainer
+        with pytest.raises(ChainError, match=r"is late .* counts until .*; run `vgame trainer( --delegate)?` now"):
+            close_job(game, sides.play.id)
+        game.chain.turns = turns  # type: ignore[assignment]
+        game.job = lambda job: replace(usual(job), trainer=usual(job).trainer if turns.at else NOBODY)
+        game.is_delegate = lambda job, account: turns.at > 0 and "delegate" in command
+    game.chain.turns, game.job, game.is_delegate = None, usual, is_delegate
     assert sides.play.phase is Phase.DELIVERING
     sides.until(Phase.REVEALED)

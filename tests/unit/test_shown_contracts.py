@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY
+from vgame.chain.turns import SHORTEST
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.errors import ChainError, ContractError, VgameError
 
@@ -151,7 +153,7 @@ def test_the_error_of_most_endpoints_is_raised(urls: list[str], false: int) -> N
     chain.turn()
 
     def question() -> int:
-        raise ContractError("NotTrained" if chain.endpoint == false else "NotOver", ())
+        raise ContractError(*(("NotTrained", ()) if chain.endpoint == false else ("NotOver", (chain.endpoint,))))
 
     with pytest.raises(ContractError, match="NotOver"):
         middle_of(chain, question)
@@ -173,3 +175,44 @@ def test_no_endpoint_counts_twice(urls: list[str]) -> None:
         return 7
 
     assert middle_of(chain, question) == 7
+
+
+def test_a_contract_is_refused_beside_many_others(urls: list[str], game: Game, clock: list[float]) -> None:
+    """An honest endpoint that denies it has no time left for all checks before."""
+    true = game.chain.web3.eth.get_code(game.address).to_0x_hex()
+    chain = Chain(urls)
+    wallet = funded(chain)
+    for _ in range(20):
+        Game(chain, game.address, wallet)
+    lie(chain, 2, code_at(ANOTHER, true))
+    for n in (0, 1):
+        lie(chain, n, lambda *_: clock.__setitem__(0, clock[0] + 5))
+    Game(chain, ANOTHER, wallet)
+    with pytest.raises(ChainError):
+        wallet.send(ANOTHER, b"", 10**17)
+    assert game.chain.balance(ANOTHER) == 0
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_a_pinned_block_hides_no_denial(urls: list[str], game: Game, false: int) -> None:
+    """The others know no block that one endpoint invents."""
+    true = game.chain.web3.eth.get_code(game.address).to_0x_hex()
+    chain = Chain(urls)
+    wallet = funded(chain)
+    lie(chain, false, code_at(ANOTHER, true))
+    Game(chain, ANOTHER, wallet)
+    while chain.endpoint != false:
+        chain.turn()
+    with chain.pinned():
+        chain.web3.eth.default_block = {"blockHash": "0x" + 64 * "7", "requireCanonical": True}
+        with pytest.raises(ChainError, match="2 of 3 endpoints show other contracts"):
+            check_contracts(chain)
+
+
+def test_after_a_lag_an_endpoint_is_used_at_once(urls: list[str], game: Game) -> None:
+    chain = Chain(urls[:2])
+    wallet, replies = funded(chain), iter(["0x00"] * 3)
+    lie(chain, 1, lambda method, _: next(replies, None) if method == "eth_getCode" else None)
+    Game(chain, game.address, wallet)
+    check_contracts(chain)
+    assert chain.turns and all(e.until <= time.monotonic() and e.pause == SHORTEST for e in chain.turns.all)

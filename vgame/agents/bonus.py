@@ -25,15 +25,16 @@ from vgame.agents.bonus_conditions import (
     terms_of,
     warn_of_delivery,
 )
+from vgame.agents.client import is_of_trainer
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
-from vgame.chain.agreed import agreed, middle_of, replies_of
+from vgame.chain.agreed import agreed, middle_of
 from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of, explained
 from vgame.chain.final import final_jobs
 from vgame.chain.game import LOOKS
-from vgame.chain.records import NOBODY, JobSpec
+from vgame.chain.records import NOBODY, JobSpec, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.commit.trees import run_tree
@@ -342,13 +343,14 @@ def _lasting(bonus: Bonus) -> tuple[tuple[str, Any], ...]:
 def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
     if bonus.settled_at:
         return "paid" if bonus.paid else "returned"
-    if bonus.since == 0 and escrow.game.job(bonus.training).phase not in FAILED:
+    phase, diverged_at = agreed(escrow.game.chain, "the end of the training", lambda: _end_of(escrow, bonus))
+    if bonus.since == 0 and phase not in FAILED:
         try:
             escrow.send("start", identity)
         except ContractError as error:
             if error.name != "NotTrained":
                 raise
-            if escrow.game.job(bonus.training).diverged_at == 0:
+            if diverged_at == 0:
                 return "waiting"
         else:
             return "started"
@@ -361,6 +363,11 @@ def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
             raise
         return "waiting" if bonus.since == 0 else "started"
     return "returned"
+
+
+def _end_of(escrow: EscrowContract, bonus: Bonus) -> tuple[Phase, int]:
+    job = escrow.game.job(bonus.training)
+    return job.phase, job.diverged_at
 
 
 def _is_owed(escrow: EscrowContract, given: bool) -> bool:
@@ -378,9 +385,6 @@ def _is_owed(escrow: EscrowContract, given: bool) -> bool:
 
 
 def _is_for_caller(escrow: EscrowContract, bonus: Bonus) -> bool:
-    """Is the caller the trainer or its delegate, and not the payer too? One endpoint alone could show another one."""
-    game, job = escrow.game, bonus.training
-    assert game.wallet is not None
-    caller = game.wallet.address
-    plays = lambda: caller == game.job(job).trainer or game.is_delegate(job, caller)  # noqa: E731
-    return caller != bonus.payer and any(replies_of(game.chain, plays))
+    """Is the caller the trainer or its delegate, and not the payer too?"""
+    assert escrow.game.wallet is not None
+    return escrow.game.wallet.address != bonus.payer and is_of_trainer(escrow.game, bonus.training)

@@ -6,9 +6,11 @@ In: a chain, a question. Out: the reply; NotYet if no reply is that of enough en
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from itertools import count
 from typing import TypeVar
 
 from vgame.chain.connection import Chain
@@ -16,18 +18,19 @@ from vgame.chain.final import most
 from vgame.errors import ChainError, ContractError, NotYet, VgameError
 
 T = TypeVar("T", bound=Hashable)
-WAIT = 30.0  # seconds for the effect of a transaction to be shown
+WAIT, TRIES = 30.0, 3  # seconds for the effect of a transaction to be shown; times at least that all are asked
 
 
 def _asked(chain: Chain, question: Callable[[], T]) -> tuple[dict[int, T], dict[int, VgameError]]:
-    """By endpoint, the replies and the errors."""
+    """By endpoint, the replies and the errors; of the newest state, unless the question names another one."""
     replies, problems = dict[int, T](), dict[int, VgameError]()
-    for _ in chain.turns.all if chain.turns else [None]:
-        try:
-            replies[chain.endpoint] = question()
-        except VgameError as problem:
-            problems[chain.endpoint] = problem
-        chain.turn()
+    with chain.at("latest") if chain.turns else nullcontext():
+        for _ in chain.turns.all if chain.turns else [None]:
+            try:
+                replies[chain.endpoint] = question()
+            except VgameError as problem:
+                problems[chain.endpoint] = problem
+            chain.turn()
     return replies, problems
 
 
@@ -40,18 +43,17 @@ def replies_of(chain: Chain, question: Callable[[], T]) -> list[T]:
 
 
 def check_contracts(chain: Chain) -> None:
-    """ChainError unless more endpoints show the contracts that the chain's checks name than others, in WAIT seconds:
-    some may lag behind a deployment."""
-    problem: ChainError | None = None
-    for _ in chain.polls(WAIT) if chain.turns else ():
+    """ChainError unless more endpoints show the contracts that the chain's checks name than others. Some may lag behind
+    a deployment, so they are asked again for WAIT seconds, and TRIES times at least: one could use up the time."""
+    turns, end = chain.turns, time.monotonic() + WAIT
+    for tried in count(1) if turns else ():
         try:
-            chain.turns.check_contracts(anew=True)  # type: ignore[union-attr]
-        except ChainError as error:
-            problem = error
-        else:
+            turns.check_contracts(anew=True)  # type: ignore[union-attr]
             return
-    if problem:
-        raise problem
+        except ChainError:
+            if tried >= TRIES and time.monotonic() > end:
+                raise
+        time.sleep(WAIT / TRIES / 3)
 
 
 def middle_of(chain: Chain, question: Callable[[], int]) -> int:
@@ -60,8 +62,8 @@ def middle_of(chain: Chain, question: Callable[[], int]) -> int:
     replies, problems = _asked(chain, question)
     errors = [problem for problem in problems.values() if isinstance(problem, ContractError)]
     if len(errors) > len(replies):
-        text = Counter(map(str, errors)).most_common(1)[0][0]
-        raise next(error for error in errors if str(error) == text)
+        name = Counter(error.name for error in errors).most_common(1)[0][0]
+        raise next(error for error in errors if error.name == name)
     if not replies:
         raise next(iter(problems.values()))
     return sorted(replies.values())[len(replies) // 2]

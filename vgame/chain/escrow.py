@@ -20,7 +20,7 @@ from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY, Event, JobSpec, checksum_address, checksummed
-from vgame.errors import ChainError, ContractError, EndpointError, LostRace, NotYet
+from vgame.errors import ChainError, ContractError, LostRace, NotYet
 
 NAME = "AccuracyEscrow"
 #: What to do about the contract's errors.
@@ -156,12 +156,13 @@ class EscrowContract:
         return receipt
 
     def open(self, terms: BonusTerms, evaluation: JobSpec, layout: list[bytes], amount: int, nonce: int) -> bytes:
-        """Open a bonus and pay for it; returns its id."""
-        receipt = self.send("open", astuple(terms), astuple(evaluation), layout, nonce, value=amount)
-        found = [e for log in receipt["logs"] if (e := self._decode(log)) is not None and e.name == "Promised"]
-        if not found or self.bonus(found[0].args["id"]) is None:
-            raise EndpointError(f"{self.game.chain.url} shows no bonus after a receipt of `open`; use another endpoint")
-        return bytes(found[0].args["id"])
+        """Open a bonus and pay for it; returns its id. NotYet unless most endpoints show it afterwards."""
+        wallet = self.game.wallet
+        assert wallet is not None, "a read-only Game cannot send"
+        identity = self.id_of(terms, evaluation, layout, wallet.address, amount, nonce)
+        self.send("open", astuple(terms), astuple(evaluation), layout, nonce, value=amount)
+        wait_until(self.game.chain, f"bonus {identity.hex()} is promised", lambda: self.exists(identity))
+        return identity
 
     def pay_by(self, identity: bytes, proof: BonusProof) -> None:
         """Pay a bonus by its proof; NotYet unless most endpoints show it as paid afterwards."""

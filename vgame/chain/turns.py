@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -38,6 +38,9 @@ class Connection(Protocol):
 
     def turn(self) -> None:
         """Use the next endpoint."""
+
+    def at(self, block: int | str) -> AbstractContextManager[None]:
+        """A context in which requests read the state after this block."""
 
 
 @dataclass(eq=False, slots=True)
@@ -176,7 +179,7 @@ class Turns:
         alone could show the code of vgame where another contract takes the money. `anew`: ask all again that did
         not."""
         count, checks = len(self.all), len(self.chain.checks)
-        with self.back():
+        with self.chain.at("latest"), self.back():
             for n, endpoint in enumerate(self.all):
                 if self._passed > count / 2:
                     return  # so no other reply matters
@@ -199,7 +202,8 @@ class Turns:
     def _check(self, endpoint: Endpoint) -> None:
         """In a look of its own, what it has not passed yet. One that does not pass is not asked again for as long as
         the others could have had."""
-        begin = time.monotonic()
+        begin, lost = time.monotonic(), self.chain.lost and endpoint.checked > 0
+        self.chain.lost = False  # what it has passed is checked again later, not before the rest
         self.look = look_at(self.at, len(self.all), begin, self.patience)
         try:
             for check in self.chain.checks[endpoint.checked :]:
@@ -210,7 +214,8 @@ class Turns:
             if self.at not in self.look.mute:
                 endpoint.differs = str(problem)
         else:
-            endpoint.checked, endpoint.differs = len(self.chain.checks), ""
+            endpoint.checked, endpoint.differs, self.chain.lost = len(self.chain.checks), "", lost
+            endpoint.until, endpoint.pause, endpoint.failed = 0.0, SHORTEST, False
 
     def attempt(self, send: Callable[[], Any]) -> Any:
         """The receipt of a transaction, sent by this function. NotYet after a transaction of this look that reverted,
