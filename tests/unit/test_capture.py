@@ -141,9 +141,9 @@ vgame.prepare(vgame.Job(task, steps=1, interval=1))
 """
 
 
-def test_code_without_a_file_is_given_no_line_of_vgame() -> None:
+def test_code_without_a_file_is_given_its_own_line() -> None:
     done = subprocess.run([sys.executable, "-"], input=TYPED, capture_output=True, text=True)
-    assert "values of its tensors (a selection by a mask), which" in done.stderr
+    assert "values of its tensors (a selection by a mask, <stdin> line 6), which" in done.stderr
 
 
 def test_an_average_over_all_batches_is_refused_by_its_layer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 import re
 
@@ -62,6 +63,20 @@ def test_a_tensor_can_be_printed(loss, capsys: pytest.CaptureFixture[str], caplo
         root = root_of(loss)
     assert "???" in capsys.readouterr().out + caplog.text
     assert root == root_of(classify)
+
+
+def test_a_tensor_is_printed_where_a_library_has_replaced_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced = pytest.importorskip("ray.experimental.tqdm_ray").safe_print
+    monkeypatch.setattr(builtins, "print", replaced)
+    with pytest.warns(UserWarning, match=r"numbers that the loss prints \(test_texts_of_tensors\.py line \d+\)"):
+        assert root_of(prints) == root_of(classify)
+
+
+def test_a_print_of_the_users_own_that_reads_the_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[str] = []
+    monkeypatch.setattr(builtins, "print", lambda *texts: held.extend(map(str, texts)))
+    with pytest.raises(ProgramError, match="a text of a number"):
+        root_of(prints)
 
 
 def test_a_constant_is_printed_and_read_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +30,7 @@ import torch
 from vgame.errors import some_of
 from vgame.program.hidden_state import DEEP, is_library_file, own_line
 from vgame.program.refusals import decides_by_values
+from vgame.tasks import reach
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
 DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp | ast.Yield | ast.YieldFrom | ast.Await
@@ -65,7 +66,7 @@ class Printed:
 
     def _notes(self, frame: FrameType | None) -> bool:
         """Does the user's statement that runs only print? Then its line is noted."""
-        while frame is not None and is_library_file(frame.f_code.co_filename):
+        while frame is not None and (is_library_file(frame.f_code.co_filename) or _is_of_print(frame.f_code)):
             frame = frame.f_back
         if frame is None or not _prints(frame):
             return False
@@ -111,6 +112,11 @@ def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], 
         return original(self) if is_library_file(sys._getframe(1).f_code.co_filename) else printed.text("")
 
     return show
+
+
+def _is_of_print(code: CodeType) -> bool:
+    """Whether this is the function that a library, as Ray, has put in the place of Python's `print`."""
+    return code is getattr(print, "__code__", None) and reach.is_library_file(code.co_filename)
 
 
 @cache
