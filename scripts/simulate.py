@@ -43,7 +43,7 @@ IDLE = (
     "chain/escrow", "chain/tester_json", "commit/gpu_sha", "commit/mapped", "commit/sha_kernel", "commit/tensor",
     "job/bundle", "job/cautions", "job/data", "job/differences", "job/factory", "job/file", "job/forecast",
     "job/modules", "job/shown", "job/start", "job/state_keys", "job/terms", "job/weights", "system/fields",
-    "system/jit", "system/memory", "system/threads", "system/version", "system/warned",
+    "system/installed", "system/jit", "system/memory", "system/threads", "system/version", "system/warned",
 )  # fmt: skip
 UNPLAYED = (
     *(f"vgame/{name}.py" for name in IDLE),

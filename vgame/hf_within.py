@@ -7,6 +7,7 @@ In: a trainer that has not trained. Out: its loss, computed as within train().
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import os
 import re
@@ -25,11 +26,11 @@ import transformers
 from transformers import Trainer, TrainerState
 
 from vgame.errors import JobFileError
-from vgame.job.modules import LIBRARIES
 from vgame.program.hidden_state import own_line
+from vgame.system.installed import folders, is_of_user
 from vgame.tasks.task import Batch
 
-FOLDERS = tuple(os.path.dirname(package.__file__) for package in (transformers, accelerate))
+FOLDERS = folders(os.path.dirname(package.__file__) for package in (transformers, accelerate))
 #: Attributes that transformers gives a trainer and that are the same in all steps. Its others are refused.
 CONSTANT = re.compile(
     "args|model(_wrapped|_init|_accepts_loss_kwargs)?|is_.*|label_(names|smoother)|can_return_loss|_loss_shifts_labels"
@@ -74,7 +75,7 @@ SPECIAL = {n for n in (*dir(int), *dir(dict), "__call__", "__enter__", "__next__
 def is_of_transformers(function: Any) -> bool:
     """Whether a function or method is defined in transformers (or wrapped there by Python's contextlib)."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return code is not None and code.co_filename.startswith((FOLDERS[0], os.path.dirname(os.__file__) + "/contextlib"))
+    return code is not None and code.co_filename.startswith((FOLDERS[0], contextlib.__file__))
 
 
 class StandIn:
@@ -110,7 +111,7 @@ for _name in SPECIAL:
 def _refusal(name: str) -> JobFileError:
     """The error for a read, with the user's own line, and the trainer's method that this line calls."""
     frames = traceback.extract_stack(sys._getframe(1))
-    own = [i for i, f in enumerate(frames) if not f.filename.startswith((*LIBRARIES, *FOLDERS, "<"))]
+    own = [i for i, f in enumerate(frames) if is_of_user(f.filename) and not f.filename.startswith(FOLDERS)]
     called = [f.name for f in frames[own[-1] + 1 :] if f.filename.startswith(FOLDERS)] if own else []
     used = f"{called[0]} ({name})" if called else name
     return JobFileError(

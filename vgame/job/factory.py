@@ -6,18 +6,17 @@ import inspect
 import os
 import re
 import sys
-import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from vgame.errors import EXTRAS, STOPPED, JobFileError, VgameError, how_to_install
 from vgame.job.file import JobFile
 from vgame.job.modules import modules_of
+from vgame.system.installed import is_of_user
 from vgame.tasks.task import Task
 
 
@@ -140,6 +139,5 @@ def _text(error: BaseException) -> str:
 
 def _place(error: BaseException) -> str:
     """The last line of the traceback outside Python, vgame and installed packages."""
-    others = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]))
-    own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
+    own = [f for f in traceback.extract_tb(error.__traceback__) if is_of_user(f.filename)]
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

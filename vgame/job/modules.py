@@ -12,7 +12,6 @@ import itertools
 import os
 import pkgutil
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -20,8 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: Beginnings of the files of Python, of installed packages and of vgame.
-LIBRARIES = (*(sysconfig.get_path(k) for k in ("stdlib", "purelib", "platlib")), f"{Path(__file__).parents[1]}/")
+from vgame.system.installed import is_of_user
+
 _KEPT = {"vgame", "__main__", *sys.builtin_module_names}  # never loaded from a folder
 _FOLDERS: dict[str, tuple[Path, Modules]] = {}
 _NUMBERS = itertools.count(1)
@@ -68,7 +67,7 @@ class Modules:
             return None
         written = {new: old for old, new in self.renamed.items()}.get(name)
         spec = PathFinder.find_spec(written, [self.folder]) if written else PathFinder.find_spec(name, path)
-        if spec is None or type(spec.loader) is not SourceFileLoader or str(spec.origin).startswith(LIBRARIES):
+        if spec is None or type(spec.loader) is not SourceFileLoader or not is_of_user(str(spec.origin)):
             return None
         spec.name, spec.loader = name, _Loader(name, str(spec.origin), self)
         return spec

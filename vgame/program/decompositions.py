@@ -7,13 +7,11 @@ cannot be traced.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,7 +25,7 @@ from vgame.errors import ProgramError
 from vgame.program.caught import Caught
 from vgame.program.composed import clamp, combinations, gaussian_nll_loss, normal, rrelu
 from vgame.program.constants import Known
-from vgame.program.hidden_state import DEEP, PASSES, is_library_file, line_above, own_line
+from vgame.program.hidden_state import DEEP, PASSES, TORCHS, is_library_file, line_above, own_line
 from vgame.program.later_step import refuse_shown
 from vgame.program.origins import at_line
 from vgame.program.printed import Printed
@@ -199,7 +197,7 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
 
 
 T = torch.Tensor
-OVERRIDES, TORCHS = torch.overrides.__file__, f"{Path(torch.__file__).parent}{os.sep}"
+OVERRIDES = torch.overrides.__file__
 MethodWrapper = type(T.shape.__get__)  # a read of an attribute
 GRADIENT, TRAINS = T.grad.__get__, T.requires_grad.__get__  # reads of attributes
 #: Functions that return a Python number, or a shape that depends on values.

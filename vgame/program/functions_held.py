@@ -12,7 +12,6 @@ import argparse
 import dis
 import pickle
 import random
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
+from vgame.tasks.reach import is_library_class
 
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
 LEAVES = (int, float, complex, str, bytes, type(None))
@@ -141,12 +141,11 @@ def parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, STANDARD[1:6]):
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
-    of_library = (type(value).__module__ or "").split(".")[0] in {"torch", *sys.stdlib_module_names}
     if isinstance(value, ModuleType | type) or not hasattr(value, "__dict__"):
         return []
-    return (
-        [] if of_library and not isinstance(value, STANDARD) else [(f"{path}.{k}", p) for k, p in vars(value).items()]
-    )
+    if is_library_class(type(value)) and not isinstance(value, STANDARD):
+        return []
+    return [(f"{path}.{name}", part) for name, part in vars(value).items()]
 
 
 def _of_function(path: str, function: FunctionType) -> list[tuple[str, Any]]:

@@ -21,18 +21,16 @@ from torch import nn
 from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError, some_of
-from vgame.program.optimizers import has_rule
-from vgame.tasks.reach import LEAVES, TYPED, is_own_class, reached, state
+from vgame.program.optimizers import TORCHS, has_rule
+from vgame.system.installed import VGAME, is_of_python
+from vgame.tasks.reach import LEAVES, is_own_class, reached, state
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
 EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._global_optimizer_post_hooks)
 
 PACKAGE = Path(__file__).parent.parent
-#: Folders outside the user's code: torch, Python and vgame, but not the models and losses that vgame ships.
-LIBRARIES = (Path(torch.__file__).parent, Path(os.__file__).parent, PACKAGE)
 PASSES = str(PACKAGE / "program" / "passes.py")  # calls the loss
-LIBRARY_FOLDERS = ("<", *(f"{folder}{os.sep}" for folder in LIBRARIES))
 DEEP = 40  # most stack frames between vgame's reading of the stack and the user's line
 SHIPPED = tuple(str(PACKAGE / "tasks" / f"{name}.py") for name in ("cifar10", "digits", "models", "shipped", "text"))
 
@@ -43,20 +41,28 @@ def line_of(error: Exception) -> str:
 
 
 def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
-    lines = [f for f in frames if not is_library_file(f.filename)]
+    found = [*frames]
+    traced = next((i for i, f in enumerate(found) if f.filename == PASSES), 0)  # around it torch has code without files
+    lines = [f for f in found[traced:] if not is_library_file(f.filename)]
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
-def line_above(frame: FrameType | None) -> str:
-    """The innermost line of the user's code that led to a frame of the traced loss, as `own_line` gives it."""
+def own_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost call of the user's code that led to a frame of the traced loss."""
     while frame is not None and is_library_file(file := frame.f_code.co_filename):
         frame = None if file == PASSES else frame.f_back
+    return frame
+
+
+def line_above(frame: FrameType | None) -> str:
+    """The line of `own_frame`, as `own_line` gives it."""
+    frame = own_frame(frame)
     return "" if frame is None else f", {os.path.basename(frame.f_code.co_filename)} line {frame.f_lineno}"
 
 
 def is_library_file(file: str) -> bool:
-    """Whether a file belongs to torch, Python or vgame."""
-    return file.startswith(LIBRARY_FOLDERS) and file not in SHIPPED and not file.startswith(TYPED)
+    """Whether a file belongs to torch, Python or vgame, but not to the models and losses that vgame ships."""
+    return is_of_python(file) or (file.startswith((*TORCHS, *VGAME)) and file not in SHIPPED)
 
 
 def refuse_outside(task: Task) -> None:

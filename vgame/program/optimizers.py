@@ -7,7 +7,6 @@ A rule owns its slots (state tensors beside each parameter) and its scalars (tab
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from vgame.arithmetic.functions import Function
 from vgame.errors import ProgramError
 from vgame.program.lowering.builder import Builder, Value
 from vgame.program.schedule import Ends, Rate, Real, ends, power
+from vgame.system.installed import folders
 
 Scalar = Callable[[Rate, int], Rate]  # (learning rate, step) -> value at that step
 
@@ -189,7 +189,7 @@ def check_groups(optimizer: torch.optim.Optimizer) -> None:
         _check(type(optimizer).__name__, group)
 
 
-TORCHS = f"{Path(torch.__file__).parent}{os.sep}"  # begins the names of torch's files
+TORCHS = folders([str(Path(torch.__file__).parent)])
 #: Methods that a subclass may override without changing the step.
 HARMLESS = {"__init__", "__repr__", "state_dict", "load_state_dict", "add_param_group"}
 

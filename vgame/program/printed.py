@@ -28,9 +28,9 @@ from unittest.mock import patch
 import torch
 
 from vgame.errors import some_of
-from vgame.program.hidden_state import DEEP, is_library_file, own_line
+from vgame.program.hidden_state import DEEP, is_library_file, own_frame, own_line
 from vgame.program.refusals import decides_by_values
-from vgame.tasks import reach
+from vgame.system.installed import is_installed
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
 DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp | ast.Yield | ast.YieldFrom | ast.Await
@@ -66,8 +66,9 @@ class Printed:
 
     def _notes(self, frame: FrameType | None) -> bool:
         """Does the user's statement that runs only print? Then its line is noted."""
-        while frame is not None and (is_library_file(frame.f_code.co_filename) or _is_of_print(frame.f_code)):
-            frame = frame.f_back
+        frame = own_frame(frame)
+        if frame is not None and _is_of_print(frame.f_code):
+            frame = own_frame(frame.f_back)
         if frame is None or not _prints(frame):
             return False
         self.lines[f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"] = None
@@ -116,7 +117,7 @@ def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], 
 
 def _is_of_print(code: CodeType) -> bool:
     """Whether this is the function that a library, as Ray, has put in the place of Python's `print`."""
-    return code is getattr(print, "__code__", None) and reach.is_library_file(code.co_filename)
+    return code is getattr(print, "__code__", None) and is_installed(code.co_filename)
 
 
 @cache

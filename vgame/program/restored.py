@@ -18,7 +18,8 @@ from typing import Any
 from torch import nn
 
 from vgame.program.hidden_state import Container, Roots, containers, is_library_file, roots_of, same_parts
-from vgame.tasks.reach import CACHED, is_own_class, is_own_module, reached
+from vgame.system.installed import is_own_module
+from vgame.tasks.reach import CACHED, is_own_class, reached
 
 ABSENT = object()
 

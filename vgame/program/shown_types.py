@@ -16,7 +16,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from vgame.program.hidden_state import is_library_file
-from vgame.tasks import reach
+from vgame.system.installed import is_installed
 
 
 class _Python(type):
@@ -55,4 +55,4 @@ def shown_types(*functions: Any) -> Iterator[None]:
 
 
 def _is_own(file: str | None) -> bool:
-    return not (reach.is_library_file(file or "") or is_library_file(file or ""))
+    return bool(file) and not (is_installed(file) or is_library_file(file))

@@ -6,11 +6,10 @@ In: what `warnings` shows, from vgame, a user's script or a library. Out: lines 
 from __future__ import annotations
 
 import os
-import site
-import sysconfig
 import warnings
 from typing import Any
 
+from vgame.system.installed import is_of_user
 from vgame.system.progress import fail
 
 INSIDE = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning)
@@ -26,17 +25,10 @@ def show_as_sentences() -> None:
     seen: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-        text, own = " ".join(str(message).split()), not _is_installed(filename)
+        text, own = " ".join(str(message).split()), is_of_user(filename)
         if text in seen or (issubclass(category, INSIDE) and not own):
             return  # said, or about the code of a library
         seen.add(text)
         warn(text, f"{os.path.relpath(filename)}:{lineno}: " if own else "")
 
     warnings.showwarning = show
-
-
-def _is_installed(filename: str) -> bool:
-    """Is a file part of vgame, of Python or of a library?"""
-    vgame = os.path.dirname(os.path.dirname(__file__))
-    roots = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"), vgame)
-    return filename.startswith(("<", *(root + os.sep for root in roots)))

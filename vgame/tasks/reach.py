@@ -12,9 +12,7 @@ import dis
 import functools
 import gc
 import random
-import site
 import sys
-import sysconfig
 import threading
 from array import array
 from collections import deque
@@ -45,6 +43,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from vgame.system.installed import is_installed, is_of_user, is_own_module
+
 LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 CACHED = functools._lru_cache_wrapper
@@ -55,10 +55,6 @@ MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities
 #: Python's own modules whose objects hold what users put in.
 _HOLDERS = {"__main__", "types", "argparse", "collections", "queue", "weakref"}
 _INSIDE = {"training", "_parameters", "_buffers"}
-#: Names of files of code that a user types, in IPython or Python.
-TYPED = ("<ipython-input-", "<python-input-", "<stdin>", "<console>")
-#: Folders of libraries, whose code is not the user's. A clone of vgame is not one of them: its data sets wrap losses.
-_LIBRARIES = tuple({*site.getsitepackages(), *(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))})
 
 
 def reached(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -142,7 +138,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
 
 def _of_object(value: Any) -> list[tuple[Any, Any]]:
     kind = type(value)
-    if not isinstance(value, nn.Module) and _is_library_class(kind):
+    if not isinstance(value, nn.Module) and is_library_class(kind):
         return []
     held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in _INSIDE}
     if isinstance(value, nn.Module):
@@ -183,7 +179,7 @@ def _of_iterator(value: Any) -> list[tuple[Any, Any]]:
 def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
     """Closure, defaults and globals of a function, with the places where it uses them."""
     code = function.__code__
-    if is_library_file(code.co_filename) or (function.__module__ or "").startswith("vgame.program"):
+    if is_installed(code.co_filename) or (function.__module__ or "").startswith("vgame.program"):
         return []
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     read = {}
@@ -262,25 +258,17 @@ def _attributes(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
-def is_own_module(module: ModuleType) -> bool:
-    """Whether a module is the user's: neither of a library nor of Python."""
-    return not is_library_file(getattr(module, "__file__", None) or "")
-
-
 def is_own_class(kind: type) -> bool:
     """Whether a class is the user's."""
     module = sys.modules.get(kind.__module__)
-    return not _is_library_class(kind) and module is not None and is_own_module(module)
+    return not is_library_class(kind) and module is not None and is_own_module(module)
 
 
-def _is_library_class(kind: type) -> bool:
+def is_library_class(kind: type) -> bool:
     """Whether a class belongs to torch, NumPy, vgame or Python; a step does not change the state of such objects."""
-    module = kind.__module__ or ""
-    return module.split(".")[0] in {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS and not (
-        module.startswith("torch.utils.data")
+    name = kind.__module__ or ""
+    if is_of_user(getattr(sys.modules.get(name), "__file__", None) or "<>"):
+        return False  # also of a file sched.py, which Python has too
+    return name.split(".")[0] in {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS and not (
+        name.startswith("torch.utils.data")
     )
-
-
-def is_library_file(file: str) -> bool:
-    """Whether a file belongs to Python or an installed library; those of a clone of vgame do not."""
-    return not file or (file.startswith(("<", *_LIBRARIES)) and not file.startswith(TYPED))

@@ -21,10 +21,10 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, default_collate
 
 from vgame.errors import DataError, VgameError
-from vgame.tasks.reach import is_library_file, reached
+from vgame.system.installed import is_of_user
+from vgame.tasks.reach import reached
 
 Collate = Callable[[list[Any]], Any]
-OWN = str(Path(__file__).parents[1])
 LONGEST = 60  # seconds until a worker process must have read its samples
 
 
@@ -82,8 +82,7 @@ def made(make: Collate, samples: list[Any], size: int) -> Any:
 
 def _told(error: Exception) -> str:
     """An error in one line, with the line of the user's code that led to it."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library_file(f.filename)]
-    own = [f for f in frames if not f.filename.startswith(OWN)]
+    own = [f for f in traceback.extract_tb(error.__traceback__) if is_of_user(f.filename)]
     where = f", {Path(own[-1].filename).name} line {own[-1].lineno}" if own else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}{where}"
 

@@ -12,11 +12,9 @@ import io
 import pickle
 import random
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -25,13 +23,12 @@ import torch
 from torch import nn
 
 from vgame.program.functions_held import _is_full, _of_function
+from vgame.system.installed import VGAME, is_installed, is_own_module
 
 LEAVES = (int, float, complex, str, bytes, bool, type(None))
 CONTAINERS = (list, tuple, set, frozenset, deque)
 CHANCE = (random.Random, np.random.Generator, np.random.RandomState)
 MOST, MOST_BYTES = 20_000, 1 << 24  # objects; bytes of a tensor that are hashed
-#: Folders of installed packages, whose functions and objects are not searched.
-LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
 
 
 class Held:
@@ -102,9 +99,11 @@ def _pickled(value: Any) -> bytes | None:
 
 def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, FunctionType):
-        if not _is_installed(file := value.__code__.co_filename):
+        if is_installed(file := value.__code__.co_filename):
+            return []
+        if not file.startswith(VGAME):
             return _of_function(path, value)
-        cells = value.__closure__ or () if _is_of_vgame(file) else ()  # a function around one of the user's
+        cells = value.__closure__ or ()  # of a function around one of the user's
         held = [cell.cell_contents for cell in cells if _is_full(cell)]
         return [(path, part) for part in held if isinstance(part, FunctionType | MethodType | partial)]
     if isinstance(value, MethodType):
@@ -124,7 +123,7 @@ def _of_object(path: str, value: Any) -> list[tuple[str, Any]]:
     """Attributes of an object of a user's class, including __slots__ and class attributes; attributes of torch's
     modules."""
     kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
-    own = [kind for kind in kinds if not _is_installed(_file_of(kind))]
+    own = [kind for kind in kinds if _is_own(kind)]
     if not own and not isinstance(value, nn.Module | torch.utils.data.Dataset):
         return []
     found = dict(vars(value)) if hasattr(value, "__dict__") else {}
@@ -137,13 +136,8 @@ def _of_object(path: str, value: Any) -> list[tuple[str, Any]]:
     return [(f"{path}.{name}", part) for name, part in found.items()]
 
 
-def _file_of(kind: type) -> str:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None) or ("" if kind.__module__ != "builtins" else "<")
-
-
-def _is_installed(file: str) -> bool:
-    return file.startswith(("<frozen", *LIBRARIES)) or file == "<" or _is_of_vgame(file)
-
-
-def _is_of_vgame(file: str) -> bool:
-    return "/vgame/" in file.replace("\\", "/")
+def _is_own(kind: type) -> bool:
+    """Whether a class is the user's, whose attributes are searched."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None) or ""
+    return module is None or (is_own_module(module) and not file.startswith(VGAME))

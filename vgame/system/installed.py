@@ -1,0 +1,52 @@
+"""Whose a file of code is: Python's, an installed library's, vgame's, or the user's.
+
+In: the name of a file, as code objects and tracebacks give it. Out: whether it is one of these.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+#: Names of files of code that a user types in IPython or Python, or gives to `python -c` or `exec`. Other names in <>
+#: are of Python and libraries.
+TYPED = ("<ipython-input-", "<python-input-", "<stdin>", "<console>", "<string>", "<doctest ")
+
+
+def folders(paths: Iterable[str | None]) -> tuple[str, ...]:
+    """Beginnings of the names of all files in these folders."""
+    return tuple(f"{Path(path)}{os.sep}" for path in dict.fromkeys(paths) if path)
+
+
+VGAME = folders([str(Path(__file__).parents[1])])
+_PYTHON = folders(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))  # those of libraries may be in them
+_SITES = (*site.getsitepackages(), site.getusersitepackages())
+_LIBRARIES = folders([*_SITES, *(sysconfig.get_path(name) for name in ("purelib", "platlib"))])
+
+
+def is_of_python(file: str) -> bool:
+    """Whether a file is one of Python's, or made by Python or a library while it runs."""
+    made = file.startswith("<") and not file.startswith(TYPED)
+    return made or (file.startswith(_PYTHON) and not file.startswith(_LIBRARIES))
+
+
+def is_installed(file: str) -> bool:
+    """Whether a file is of Python or of an installed library. Those of vgame are not, wherever they are: its data sets
+    wrap losses."""
+    return is_of_python(file) or (file.startswith(_LIBRARIES) and not file.startswith(VGAME))
+
+
+def is_of_user(file: str) -> bool:
+    """Whether a file is neither of Python nor of a library nor of vgame."""
+    return not (is_installed(file) or file.startswith(VGAME))
+
+
+def is_own_module(module: ModuleType) -> bool:
+    """Whether a module is the user's or vgame's. A notebook's and that of `python -c` have no file."""
+    file = getattr(module, "__file__", None)
+    return not is_installed(file) if file else module.__name__.partition(".")[0] not in sys.stdlib_module_names
