@@ -34,7 +34,6 @@ class Played:
             else:
                 needed = 1e3 if look.own < self.false else needs * self.draw.uniform(0.7, 1.3)
                 look.spent[n] = min(needed, most)
-        look.lacked = look.own < self.false
         if look.own >= self.false:
             self.honest += 1
             self.finished += look.spent[look.own] < look.patience
@@ -59,6 +58,17 @@ def test_no_minority_changes_the_time_of_looks(
         played.look(part)
         assert played.turns.patience <= min(max(PATIENCE, 4 * own), MOST)
     assert count == 2 or played.finished > 0.9 * played.honest
+
+
+@pytest.mark.parametrize(("count", "false"), COUNTS)
+@pytest.mark.parametrize("part", [0.0, 0.49, 1.0])
+def test_no_minority_keeps_looks_long(count: int, false: int, part: float, clock: list[float]) -> None:
+    """After a time in which most endpoints were slow: in the looks of the others, too, a false one takes its time."""
+    played = Played(count, false, 1.0, 0.1, clock)
+    played.turns.patience = MOST
+    for _ in range(LOOKS):
+        played.look(part)
+    assert played.turns.patience == PATIENCE
 
 
 @pytest.mark.parametrize(("count", "false"), COUNTS)

@@ -30,7 +30,6 @@ class Look:
     spent: list[float]  # by endpoint: seconds that its replies took
     out: set[int] = field(default_factory=set)  # endpoints that failed in this look
     mute: set[int] = field(default_factory=set)  # endpoints whose last request had no reply, or an error
-    lacked: bool = False  # too few endpoints answered a question to all
     asked: float = inf  # end of the last request
     computed: float = 0.0  # seconds between requests
     sending: float = inf  # when the present attempt to send a transaction began
@@ -98,15 +97,20 @@ class Look:
         """Did the own endpoint use half of the time?"""
         return self.is_limited and self.spent[self.own] > self.patience / 2
 
-    @property
-    def is_late(self) -> bool:
-        """Was the time too short?"""
-        return self.is_limited and (self.spent[self.own] >= self.patience or self.lacked)
+    def is_late(self, enough: int) -> bool:
+        """Was the time too short? `enough`: endpoints that have to reply to a question to all, the own one included."""
+        return self.is_limited and (self.spent[self.own] >= self.patience or self._lacks(enough, self.patience))
 
-    def is_quick(self, alone: bool) -> bool:
-        """Would half of the time have been enough? `alone`: the own endpoint is enough for a question to all."""
-        others = 0.0 if alone else max((s for n, s in enumerate(self.spent) if n != self.own), default=0.0)
-        return self.spent[self.own] <= self.patience / 4 and others <= self.patience / OTHERS / 2
+    def is_quick(self, enough: int) -> bool:
+        """Would half of the time have been enough?"""
+        return self.spent[self.own] <= self.patience / 4 and not self._lacks(enough, self.patience / 2)
+
+    def _lacks(self, enough: int, patience: float) -> bool:
+        """With this patience, would too few endpoints reply, and enough with a longer one? One that is slow does not
+        matter beside enough others, and for one that refuses more time is of no use."""
+        slow = {n for n, seconds in enumerate(self.spent) if n != self.own and seconds >= patience / OTHERS}
+        replied = {n for n, seconds in enumerate(self.spent) if seconds > 0} - slow - self.mute - {self.own}
+        return len(replied) + 1 < enough <= len(replied | slow) + 1
 
 
 def look_at(own: int, count: int, now: float, patience: float = inf) -> Look:

@@ -97,7 +97,6 @@ class Turns:
     def check_enough(self, replies: int) -> None:
         """NotYet if too few have replied to a question to all."""
         if replies < self._enough:
-            self.look.lacked = True
             raise NotYet(
                 f"{replies} of {len(self.all)} endpoints answer a question for which {self._enough} are needed, so "
                 "that none decides alone: a later look asks again"
@@ -124,7 +123,7 @@ class Turns:
         them are quick."""
         ended, used, answering = self.look, self.all[self.look.own], self.answering
         now, most = time.monotonic(), answering // 2 + 1
-        used.late, used.quick = ended.is_late, not used.failed and ended.is_quick(self._enough == 1)
+        used.late, used.quick = ended.is_late(self._enough), not used.failed and ended.is_quick(self._enough)
         if not used.failed:
             if ended.is_slow and sum(e.until <= now for e in self.all if e is not used) >= most:
                 used.leave_out()
