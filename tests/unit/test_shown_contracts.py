@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from vgame.chain import agreed
+from vgame.chain.abi import artifact
 from vgame.chain.agreed import check_contracts, middle_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
+from vgame.chain.escrow import EscrowContract
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY
 from vgame.chain.turns import SHORTEST
 from vgame.chain.wallet import Wallet, deploy_game
-from vgame.errors import ChainError, ContractError, VgameError
+from vgame.errors import ChainError, ContractError, NotYet, VgameError
 
 DEAD = "http://127.0.0.1:9"
 ANOTHER = "0x" + 19 * "00" + "77"  # an address without code
@@ -216,3 +218,74 @@ def test_after_a_lag_an_endpoint_is_used_at_once(urls: list[str], game: Game) ->
     Game(chain, game.address, wallet)
     check_contracts(chain)
     assert chain.turns and all(e.until <= time.monotonic() and e.pause == SHORTEST for e in chain.turns.all)
+
+
+def read_of_a_stranger(chain: Chain, true: Game, what: str, false: int) -> None:
+    """A game or an escrow, without a wallet, that one endpoint alone shows."""
+    code = true.chain.web3.eth.get_code(true.address).hex() if what == "game" else artifact("AccuracyEscrow")["runtime"]
+    of_game = "0x" + true.address[2:].rjust(64, "0")
+
+    def shown(method: str, arguments: Any) -> Any:
+        if method == "eth_call" and arguments[0]["to"] == ANOTHER:
+            return of_game
+        return code_at(ANOTHER, "0x" + code)(method, arguments)
+
+    lie(chain, false, shown)
+    EscrowContract(Game(chain, true.address), ANOTHER) if what == "escrow" else Game(chain, ANOTHER)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("what", ["game", "escrow"])
+@pytest.mark.parametrize("false", range(3))
+def test_what_is_only_read_stops_no_sends(urls: list[str], game: Game, what: str, false: int, order: str) -> None:
+    """Nor is an honest endpoint left out because it does not show it."""
+    chain = Chain(urls)
+    wallet = funded(chain)
+    if order == "before":
+        read_of_a_stranger(chain, game, what, false)
+    Game(chain, game.address, wallet)
+    if order == "after":
+        read_of_a_stranger(chain, game, what, false)
+    assert chain.turns
+    for _ in range(6):
+        chain.turn()
+        assert wallet.send(NOBODY, b"", 1)["status"] == 1
+    assert chain.turns.answering == 3 and all(e.until <= time.monotonic() for e in chain.turns.all)
+
+
+@pytest.mark.parametrize("what", ["game", "escrow"])
+@pytest.mark.parametrize("false", range(3))
+def test_where_nothing_is_sent_what_is_read_is_checked_at_each_endpoint(
+    urls: list[str], game: Game, what: str, false: int
+) -> None:
+    """As by `vgame bonus check`: the contract of an attacker would show the same bonus at each endpoint."""
+    chain = Chain(urls)
+    read_of_a_stranger(chain, game, what, false)
+    with pytest.raises(NotYet, match="1 of the endpoints agree"):
+        agreed.agreed(chain, "it", lambda: chain.block(0).number)
+
+
+def test_an_interrupted_check_is_made_again(urls: list[str]) -> None:
+    """At each endpoint: nothing is read from one that was checked in part."""
+    chain, made = Chain(urls), list[int]()
+    assert chain.turns
+
+    def check() -> None:
+        made.append(chain.endpoint)
+        chain.ask(interrupted if len(made) == 1 else lambda: chain.web3.eth.block_number)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    chain.checks.append(check)
+    chain.turn()
+    with pytest.raises(KeyboardInterrupt):
+        chain.block()
+    chain.block()
+    assert made == [1, 1]
+    made.clear()
+    with pytest.raises(KeyboardInterrupt):
+        check_contracts(chain)
+    assert chain.endpoint == 1 and len(made) == 1
+    check_contracts(chain)
+    assert made == [0, 0, 1]

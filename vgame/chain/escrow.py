@@ -20,6 +20,7 @@ from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY, Event, JobSpec, checksum_address, checksummed
+from vgame.chain.wallet import Wallet
 from vgame.errors import ChainError, ContractError, LostRace, NotYet
 
 NAME = "AccuracyEscrow"
@@ -120,6 +121,10 @@ class EscrowContract:
         self._contents = Contents(game.chain, self.address, self._decode)
         anywhere(game.chain, self._check)
         game.chain.checks.append(self._check)
+
+    @property
+    def wallet(self) -> Wallet | None:
+        return self.game.wallet
 
     def _check(self) -> None:
         self.game._check_code(NAME, self.address)

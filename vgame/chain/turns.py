@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from vgame.chain.http import replies_until
@@ -57,7 +57,7 @@ class Endpoint:
     failed: bool = False  # in its last own look
     late: bool = False  # its last own look took too long
     quick: bool = False  # half of the time would have been enough for it
-    checked: int = 0  # how many of the chain's checks it has passed
+    passed: set[Callable[[], object]] = field(default_factory=set)  # those of the chain's checks
     differs: str = ""  # why it did not pass them: it shows another chain, or other contracts
     again: float = 0.0  # when it is checked again, on the monotonic clock
 
@@ -65,6 +65,21 @@ class Endpoint:
         """For a while, longer each time."""
         self.until = time.monotonic() + self.pause
         self.pause = min(2 * self.pause, LONGEST)
+
+
+class Checks(list[Callable[[], object]]):
+    """The checks of a chain. Where a contract has a wallet, those of contracts without one do not count: one endpoint
+    alone may show such a contract, and the others would be left out, and nothing sent."""
+
+    def append(self, check: Callable[[], object]) -> None:
+        super().append(check)
+        if any(map(_wallet_of, self)):
+            self[:] = [one for one in self if _wallet_of(one) is not None]
+
+
+def _wallet_of(check: Callable[[], object]) -> Any:
+    """That of a contract's check; None if the contract is only read, "" if the check is of no contract."""
+    return getattr(getattr(check, "__self__", None), "wallet", "")
 
 
 class Turns:
@@ -80,7 +95,7 @@ class Turns:
         self.patience = PATIENCE  # of the next look
         self.look = look_at(0, len(self.all), time.monotonic())
         self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
-        chain.checks.insert(0, self._try)
+        chain.checks = Checks([self._try])
         self._take(0)
 
     @property
@@ -158,6 +173,9 @@ class Turns:
             with replies_until(begin + left):
                 yield
             replied = True
+        except KeyboardInterrupt:
+            lost = self.chain.lost = True  # it may be a request of a check
+            raise
         finally:
             look.end_request(used, begin, time.monotonic(), replied)
             if look.left(used) <= 0:
@@ -177,12 +195,12 @@ class Turns:
         """ChainError unless more of the endpoints that answer show this chain and its contracts than another one: one
         alone could show the code of vgame where another contract takes the money. `anew`: ask all again that did
         not."""
-        count, checks = len(self.all), len(self.chain.checks)
+        count, checks = len(self.all), set(self.chain.checks)
         with self.chain.at("latest"), self.back():
             for n, endpoint in enumerate(self.all):
                 if self._passed > count / 2:
                     return  # so no other reply matters
-                if endpoint.checked < checks and (anew or endpoint.again <= time.monotonic()):
+                if not endpoint.passed >= checks and (anew or endpoint.again <= time.monotonic()):
                     self._leave()
                     self._take(n)
                     self._check(endpoint)
@@ -196,24 +214,25 @@ class Turns:
 
     @property
     def _passed(self) -> int:
-        return sum(e.checked == len(self.chain.checks) for e in self.all)
+        return sum(e.passed.issuperset(self.chain.checks) for e in self.all)
 
     def _check(self, endpoint: Endpoint) -> None:
         """In a look of its own, what it has not passed yet. One that does not pass is not asked again for as long as
         the others could have had."""
-        begin, lost = time.monotonic(), self.chain.lost and endpoint.checked > 0
+        begin, lost, checks = time.monotonic(), self.chain.lost and bool(endpoint.passed), list(self.chain.checks)
         self.chain.lost = False  # what it has passed is checked again later, not before the rest
         self.look = look_at(self.at, len(self.all), begin, self.patience)
         try:
-            for check in self.chain.checks[endpoint.checked :]:
-                check()
+            for check in checks:
+                if check not in endpoint.passed:
+                    check()
         except VgameError as problem:
             self.chain.lost, now = True, time.monotonic()
             endpoint.again = now + max(SHORTEST, (len(self.all) - 1) * (now - begin))
             if self.at not in self.look.mute:
                 endpoint.differs = str(problem)
         else:
-            endpoint.checked, endpoint.differs, self.chain.lost = len(self.chain.checks), "", lost
+            endpoint.passed, endpoint.differs, self.chain.lost = set(checks), "", lost
             endpoint.until, endpoint.pause, endpoint.failed = 0.0, SHORTEST, False
 
     def attempt(self, send: Callable[[], Any]) -> Any:
