@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from bonus_stage import AMOUNT, Stage, Trained, task, trained  # noqa: F401 (a fixture)
@@ -14,8 +16,9 @@ from test_delivery_few_lies import Turns
 import vgame
 from vgame.chain import agreed
 from vgame.chain.connection import FINALITY
+from vgame.chain.escrow import NONE
 from vgame.chain.records import Phase
-from vgame.errors import ContractError, NotYet
+from vgame.errors import ContractError, LostRace, NotYet, VgameError
 
 
 @pytest.fixture
@@ -28,7 +31,14 @@ class Three(Turns):
         super().__init__(3, 3)
 
     def at_any(self, question: Callable[[], Any]) -> Any:
-        return question()
+        problems = []
+        for _ in self.all:
+            try:
+                return question()
+            except VgameError as problem:
+                problems.append(problem)
+                self.next()
+        raise problems[0]
 
 
 def among(monkeypatch: pytest.MonkeyPatch, escrow: vgame.Escrow, lies: dict[int, Callable[[Any], Any]]) -> Turns:
@@ -172,6 +182,94 @@ def test_the_id_of_a_promise_is_no_endpoints_word(stage: Stage, monkeypatch: pyt
     assert found != stage.id and stage.escrow.held(found).amount == 2 * AMOUNT
 
 
+def hides_the_event(monkeypatch: pytest.MonkeyPatch, mine: vgame.Escrow, turns: Turns) -> None:
+    for name in ("logs", "receipts"):
+        usual = getattr(mine._contents, name)
+        hidden = lambda *args, usual=usual: usual(*args) if turns.at else []  # noqa: E731
+        monkeypatch.setattr(mine._contents, name, hidden)
+
+
+def shows_no_money(monkeypatch: pytest.MonkeyPatch, mine: vgame.Escrow, turns: Turns) -> None:
+    usual = mine.game.chain.balance
+    monkeypatch.setattr(mine.game.chain, "balance", lambda address: usual(address) if turns.at else 0)
+
+
+def shows_a_revert(monkeypatch: pytest.MonkeyPatch, mine: vgame.Escrow, turns: Turns) -> None:
+    usual = mine.game.wallet.send
+
+    def send(*args: Any) -> Any:
+        turns.at = 0
+        return dict(usual(*args)) | {"status": 0}
+
+    monkeypatch.setattr(mine.game.wallet, "send", send)
+
+
+def shows_no_bonus(monkeypatch: pytest.MonkeyPatch, mine: vgame.Escrow, turns: Turns) -> None:
+    usual = mine._shown
+    mine._shown = lambda identity: usual(identity) if turns.at else NONE  # type: ignore[method-assign]
+
+
+@contextmanager
+def at_one_endpoint(mine: vgame.Escrow) -> Iterator[None]:
+    """Others play too, with the same chain object."""
+    with patch.object(mine.game.chain, "turns", None):
+        yield
+
+
+FIRST = (hides_the_event, shows_no_money, shows_a_revert, shows_no_bonus)
+
+
+@pytest.mark.parametrize("lie", FIRST)
+def test_the_first_endpoint_stops_no_command(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: Callable[..., None]
+) -> None:
+    """The window begins, the bonus is paid, the money is withdrawn."""
+    trainer = stage.train()
+    mine = stage.seen_by(trainer.game)
+    lie(monkeypatch, mine, among(monkeypatch, mine, {}))
+    assert mine.close(stage.id) == "started"
+    with at_one_endpoint(mine):
+        job, run = stage.evaluation(f"paid although it {lie.__name__}")
+    assert mine.pay(stage.id, job, stage.trained.run, run) == AMOUNT
+    assert mine.close(stage.id) == "paid" and mine.credits(trainer.address) == 0
+
+
+@pytest.mark.parametrize("lie", FIRST)
+def test_the_first_endpoint_keeps_no_money(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: Callable[..., None]
+) -> None:
+    """A second bonus is promised; its window passes, and the payer has the money back."""
+    mine = stage.seen_by(stage.client)
+    lie(monkeypatch, mine, among(monkeypatch, mine, {}))
+    found = mine.promise(stage.job, stage.trained.bundle, task(), "correct", least=1, amount=AMOUNT, nonce=5)
+    with at_one_endpoint(mine):
+        stage.train()
+    assert mine.close(found) == "started"
+    with at_one_endpoint(mine):
+        stage.chain.advance(stage.escrow.promised(found).terms.window + 1)
+    assert mine.close(found) == "returned" and mine.credits(stage.client.wallet.address) == 0
+    with at_one_endpoint(mine):
+        assert stage.seen_by(stage.game()).held(found).settled_at
+
+
+def test_a_bonus_that_the_first_endpoint_invents_is_promised(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = stage.seen_by(stage.client)
+    among(monkeypatch, mine, {0: lambda found: replace(found, amount=AMOUNT)})
+    found = mine.promise(stage.job, stage.trained.bundle, task(), "correct", least=1, amount=AMOUNT, nonce=6)
+    assert mine.final(found).amount == AMOUNT
+
+
+def test_a_transaction_that_reverted_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most endpoints show no effect of it."""
+    monkeypatch.setattr(agreed, "WAIT", 0.2)
+    stage.train()
+    mine = stage.seen_by(stage.client)
+    among(monkeypatch, mine, {})
+    monkeypatch.setattr(mine.game.wallet, "send", lambda *_: {"status": 0})
+    with pytest.raises(LostRace, match="start"):
+        mine.close(stage.id)
+
+
 @pytest.mark.parametrize("lie", [{"since": 2**31}, {"since": 0}, {"amount": 0}], ids=str)
 def test_one_endpoint_stops_no_payment(stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: dict[str, int]) -> None:
     trainer = stage.train()
@@ -227,7 +325,7 @@ def test_a_receipt_alone_pays_nothing(stage: Stage, monkeypatch: pytest.MonkeyPa
     mine = stage.seen_by(trainer.game)
     among(monkeypatch, mine, {0: lambda found: replace(found, settled_at=9, paid=True)})
     monkeypatch.setattr(mine.game.wallet, "send", lambda *_: {"status": 1, "logs": []})
-    with pytest.raises(NotYet, match=r"is paid, but most endpoints do not show it"):
+    with pytest.raises(NotYet, match=r"receipt of `pay`, but most endpoints do not show its effect"):
         mine.pay(stage.id, job, stage.trained.run, run)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from vgame.chain import agreed
 from vgame.chain.abi import artifact
-from vgame.chain.agreed import check_contracts, middle_of
+from vgame.chain.agreed import check_contracts, middle_of, use_middle
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.escrow import EscrowContract
@@ -177,6 +177,22 @@ def test_no_endpoint_counts_twice(urls: list[str]) -> None:
         return 7
 
     assert middle_of(chain, question) == 7
+
+
+@pytest.mark.parametrize("away", [None, 1, 2])
+def test_money_is_sent_where_most_endpoints_show_it(urls: list[str], away: int | None) -> None:
+    """The first endpoint shows none; another one may be left out."""
+    chain = Chain(urls)
+    wallet = funded(chain)
+    lie(chain, 0, lambda method, _: "0x0" if method == "eth_getBalance" else None)
+    assert chain.turns
+    if away:
+        chain.turns.all[away].until = float("inf")
+    with pytest.raises(ChainError, match="has 0 wei"):
+        wallet.send(NOBODY, b"", 1)
+    use_middle(chain, lambda: chain.balance(wallet.address))
+    middle_of(chain, lambda: 7)
+    assert chain.endpoint != 0 and wallet.send(NOBODY, b"", 1)["status"] == 1
 
 
 def test_a_contract_is_refused_beside_many_others(urls: list[str], game: Game, clock: list[float]) -> None:

@@ -138,7 +138,7 @@ def promise(
 def _check_new(escrow: EscrowContract, identity: bytes) -> None:
     """ContractError with the bonus if it exists: a command that was killed has opened it, and has left its payer too
     little money for the contract to be asked."""
-    if escrow.exists(identity):
+    if agreed(escrow.game.chain, "whether this bonus exists", lambda: escrow.exists(identity)):
         raise explained(ContractError("BonusExists", (identity,)))
 
 
@@ -155,7 +155,8 @@ def check(
             f"{name_of(promised)} is for job {wanted.hex()[:16]}, not for job {job.hex()[:16]}: ask the payer for a "
             "bonus for your job"
         )
-    warn_of_delivery(training, promised.payer == escrow.game.job(wanted).client)
+    client = agreed(escrow.game.chain, "the client of the training", lambda: escrow.game.job(wanted).client)
+    warn_of_delivery(training, promised.payer == client)
     total, own = _measured(promised, training, task)
     check_payable(escrow, promised, training, own, Path(store))
     untrained_evaluation(task, total, training, promised.amount, validate)
@@ -324,20 +325,16 @@ def close(escrow: EscrowContract, identity: bytes) -> str:
     trainer and its delegates return no bonus."""
     wallet = escrow.game.wallet
     assert wallet is not None
-    with escrow.game.chain.pinned():  # a node that is behind may show no credits of a bonus that is settled
-        bonus, owed = escrow.held(identity), escrow.credits(wallet.address)
-    if escrow.game.chain.turns:
-        owed = middle_of(escrow.game.chain, lambda: escrow.credits(wallet.address))
-    bonus = replace(bonus, **dict(agreed(escrow.game.chain, "the bonus", lambda: _lasting(escrow.held(identity)))))
+
+    def held() -> tuple[Bonus, int]:
+        with escrow.game.chain.pinned():  # a node that is behind may show no credits of a bonus that is settled
+            return escrow.held(identity), escrow.credits(wallet.address)
+
+    bonus, owed = agreed(escrow.game.chain, "the bonus and what the escrow owes this account", held)
     outcome = _settled(escrow, identity, bonus)
     if owed or _is_owed(escrow, outcome == "returned" and not bonus.settled_at and wallet.address == bonus.payer):
-        escrow.send("withdraw", wallet.address)
+        escrow.withdraw(wallet.address)
     return outcome
-
-
-def _lasting(bonus: Bonus) -> tuple[tuple[str, Any], ...]:
-    """What decides whether it is settled, and whose it is: one endpoint alone could have a trainer give it back."""
-    return tuple((name, getattr(bonus, name)) for name in ("payer", "training", "since", "settled_at", "paid"))
 
 
 def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
@@ -346,7 +343,7 @@ def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
     phase, diverged_at = agreed(escrow.game.chain, "the end of the training", lambda: _end_of(escrow, bonus))
     if bonus.since == 0 and phase not in FAILED:
         try:
-            escrow.send("start", identity)
+            escrow.start(identity)
         except ContractError as error:
             if error.name != "NotTrained":
                 raise
@@ -357,7 +354,7 @@ def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
     if _is_for_caller(escrow, bonus):
         return "started" if bonus.since else "kept"  # the payer alone gains by giving it back; until then, `pay` counts
     try:
-        escrow.send("giveBack", identity)
+        escrow.give_back(identity)
     except ContractError as error:
         if error.name != "NotOver":
             raise
@@ -375,7 +372,8 @@ def _is_owed(escrow: EscrowContract, given: bool) -> bool:
     money would stay in the escrow."""
     wallet = escrow.game.wallet
     assert wallet is not None
-    found = any(escrow.credits(wallet.address) for _ in range(LOOKS if given else 1))
+    shown = lambda: middle_of(escrow.game.chain, lambda: escrow.credits(wallet.address))  # noqa: E731
+    found = any(shown() for _ in range(LOOKS if given else 1))
     if given and not found:
         raise NotYet(
             f"{escrow.game.chain.url} shows a receipt of `giveBack`, but no credits of {wallet.address}: the endpoint "

@@ -13,6 +13,7 @@ from contextlib import nullcontext, suppress
 from itertools import count
 from typing import TypeVar
 
+from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.final import most
 from vgame.errors import ChainError, ContractError, NotYet, VgameError
@@ -22,15 +23,16 @@ WAIT, TRIES = 30.0, 3  # seconds for the effect of a transaction to be shown; ti
 
 
 def _asked(chain: Chain, question: Callable[[], T]) -> tuple[dict[int, T], dict[int, VgameError]]:
-    """By endpoint, the replies and the errors; of the newest state, unless the question names another one."""
+    """By endpoint, the replies and the errors; of the newest state, unless the question names another one. Then the
+    endpoint in use is the same as before."""
     replies, problems = dict[int, T](), dict[int, VgameError]()
-    with chain.at("latest") if chain.turns else nullcontext():
+    with chain.at("latest") if chain.turns else nullcontext(), chain.turns.back() if chain.turns else nullcontext():
         for _ in chain.turns.all if chain.turns else [None]:
+            chain.turn()  # so each has the time of a look
             try:
                 replies[chain.endpoint] = question()
             except VgameError as problem:
                 problems[chain.endpoint] = problem
-            chain.turn()
     return replies, problems
 
 
@@ -69,15 +71,24 @@ def middle_of(chain: Chain, question: Callable[[], int]) -> int:
     return sorted(replies.values())[len(replies) // 2]
 
 
-def wait_until(chain: Chain, what: str, so: Callable[[], bool]) -> None:
-    """Until most endpoints show the effect of a transaction. NotYet if they do not: its receipt may be false."""
-    for _ in chain.polls(WAIT):
+def use_middle(chain: Chain, question: Callable[[], int]) -> None:
+    """Use an endpoint whose reply is not below the middle one: while a transaction is sent, it alone is asked."""
+    least = middle_of(chain, question)
+
+    def check() -> None:
+        if (found := question()) < least:
+            raise NotYet(f"{chain.url} shows {found}, most endpoints show {least} or more: another endpoint is next")
+
+    anywhere(chain, check)
+
+
+def is_shown(chain: Chain, effect: Callable[[], bool], wait: bool) -> bool:
+    """Do most endpoints show the effect of a transaction? `wait`: for WAIT seconds, until they do."""
+    for _ in chain.polls(WAIT if wait else 0):
         with suppress(VgameError):
-            if agreed(chain, what, so):
-                return
-    raise NotYet(
-        f"a receipt shows that {what}, but most endpoints do not show it within {WAIT:.0f} s: run the command again"
-    )
+            if agreed(chain, "the effect of a transaction", effect):
+                return True
+    return False
 
 
 def agreed(chain: Chain, what: str, question: Callable[[], T]) -> T:

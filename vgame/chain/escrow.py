@@ -7,6 +7,7 @@ error.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, artifact
-from vgame.chain.agreed import agreed, middle_of, wait_until
+from vgame.chain.agreed import agreed, is_shown, middle_of, use_middle
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
@@ -141,38 +142,59 @@ class EscrowContract:
                 return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())
         return None
 
-    def send(self, name: str, *args: Any, value: int = 0) -> Any:
+    def send(self, name: str, *args: Any, value: int = 0, effect: Callable[[], bool] | None = None) -> Any:
         """A transaction; a call that would revert, as more endpoints show than not, is not sent and raises
-        ContractError."""
-        wallet = self.game.wallet
+        ContractError. `effect`: does an endpoint show it? Of several endpoints most decide that, and not a receipt,
+        which is the word of one; NotYet unless they show it."""
+        chain, wallet = self.game.chain, self.game.wallet
         assert wallet is not None, "a read-only Game cannot send"
+        use_middle(chain, lambda: chain.balance(wallet.address))
         self.game._check_funds(name, value)
         function = getattr(self.contract.functions, name)(*args)
         call = {"from": wallet.address, "value": value}
         try:
             estimate = lambda: self.game._decoded(lambda: quantity(function.estimate_gas(call)))  # noqa: E731
-            gas = middle_of(self.game.chain, estimate)
+            gas = middle_of(chain, estimate)
         except ContractError as error:
             raise explained(error) from None
         receipt = wallet.send(self.address, bytes.fromhex(function._encode_transaction_data()[2:]), value, gas)
-        if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
+        succeeded = receipt["status"] == 1
+        if effect and is_shown(chain, effect, wait=succeeded or chain.turns is not None):
+            return receipt
+        if not succeeded:  # it reverted although the estimate did not: another account was faster
             self.game._decoded(lambda: function.call(call))
             raise LostRace(name)
+        if effect:
+            raise NotYet(
+                f"{chain.url} shows a receipt of `{name}`, but most endpoints do not show its effect: run the command "
+                "again"
+            )
         return receipt
 
     def open(self, terms: BonusTerms, evaluation: JobSpec, layout: list[bytes], amount: int, nonce: int) -> bytes:
-        """Open a bonus and pay for it; returns its id. NotYet unless most endpoints show it afterwards."""
+        """Open a bonus and pay for it; returns its id."""
         wallet = self.game.wallet
         assert wallet is not None, "a read-only Game cannot send"
         identity = self.id_of(terms, evaluation, layout, wallet.address, amount, nonce)
-        self.send("open", astuple(terms), astuple(evaluation), layout, nonce, value=amount)
-        wait_until(self.game.chain, f"bonus {identity.hex()} is promised", lambda: self.exists(identity))
+        opening = (astuple(terms), astuple(evaluation), layout, nonce)
+        self.send("open", *opening, value=amount, effect=lambda: self.exists(identity))
         return identity
 
+    def start(self, identity: bytes) -> None:
+        """Begin the window of a bonus."""
+        self.send("start", identity, effect=lambda: self.held(identity).since > 0)
+
     def pay_by(self, identity: bytes, proof: BonusProof) -> None:
-        """Pay a bonus by its proof; NotYet unless most endpoints show it as paid afterwards."""
-        self.send("pay", identity, astuple(proof))
-        wait_until(self.game.chain, f"bonus {identity.hex()[:16]} is paid", lambda: self.held(identity).paid)
+        """Pay a bonus by its proof."""
+        self.send("pay", identity, astuple(proof), effect=lambda: self.held(identity).paid)
+
+    def give_back(self, identity: bytes) -> None:
+        """Return a bonus to its payer."""
+        self.send("giveBack", identity, effect=lambda: self.held(identity).settled_at > 0)
+
+    def withdraw(self, address: str) -> None:
+        """Pay what the escrow owes an account."""
+        self.send("withdraw", address, effect=lambda: self.credits(address) == 0)
 
     def held(self, identity: bytes) -> Bonus:
         """A bonus, settled or not; ChainError if there is none."""
@@ -228,7 +250,7 @@ class EscrowContract:
 
     def promised(self, identity: bytes, held: Bonus | None = None) -> Promised:
         """The terms of a bonus, settled or not: the contract holds the hashes of order and layout, and an event the
-        rest. `held`: what the contract holds, if that was read."""
+        rest. Of several endpoints one that shows it is enough. `held`: what the contract holds, if that was read."""
         held = held or self.held(identity)
 
         def read(event: Event) -> Promised | None:
@@ -239,7 +261,7 @@ class EscrowContract:
             return found if self._is_held(found, held) else None
 
         topics = (Web3.to_hex(hexstr=self.contract.events.Promised().topic), Web3.to_hex(identity))
-        return self._contents.find((identity, held), topics, held.promised_at, read)
+        return anywhere(self.game.chain, lambda: self._contents.find((identity, held), topics, held.promised_at, read))
 
     def _is_held(self, found: Promised, held: Bonus) -> bool:
         """Does a promise have the hashes that the contract holds?"""
