@@ -15,6 +15,7 @@ from typing import Any
 
 from web3 import Web3
 
+from vgame.chain.agreed import agreed
 from vgame.chain.connect import named_chain
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
@@ -26,16 +27,23 @@ MOST = 2**20  # maximum bytes of a registry
 
 
 def record(path: Path, game: Game) -> None:
-    """Add the game to the file; it replaces an older game of the same chain."""
+    """Add the game to the file; it replaces an older game of the same chain. NotYet unless more than half of the
+    endpoints show the same parts."""
     known = read(path) if path.exists() else {}
-    parts = {name: _part(game, address) for name, address in game.check_parts().items()}
+    shown = agreed(game.chain, "the parts of the game", lambda: _parts(game))
+    parts = {name: {"address": address, "code": code} for name, address, code in shown}
     known[str(game.chain.chain_id)] = {"game": game.address, "parts": parts}
     write_atomic(path, (json.dumps(known, indent=1) + "\n").encode())
 
 
-def _part(game: Game, address: str) -> dict[str, str]:
+def _parts(game: Game) -> tuple[tuple[str, str, str], ...]:
+    """Name, address and hash of the code of each part, as one endpoint shows them."""
+    return tuple((name, address, _hash(game, address)) for name, address in game.check_parts().items())
+
+
+def _hash(game: Game, address: str) -> str:
     code = game.chain.ask(lambda: bytes(game.chain.web3.eth.get_code(Web3.to_checksum_address(address))))
-    return {"address": address, "code": Web3.keccak(code).hex()}
+    return Web3.keccak(code).hex()
 
 
 def read(path: Path) -> dict[str, Any]:

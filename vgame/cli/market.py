@@ -83,9 +83,9 @@ def deploy(
     address = deploy_game(wallet_from_environment(connection), listener=listener)
     game = Game(connection, address)  # VgameError unless all six contracts have this version's code
     check_contracts(connection)  # one endpoint alone could have named the address
+    reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
     if registry:
         record(registry, game)
-    reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
 
 
 @job_app.command()
