@@ -14,7 +14,7 @@ from wide import of_many
 from vgame.agents.status import Alarm, Shown, _report_alarms
 from vgame.chain.connection import Chain
 from vgame.chain.look import COMPUTED, GAP, SENDS, TRIES
-from vgame.chain.turns import PATIENCE, has_computed_long
+from vgame.chain.turns import MOST, PATIENCE, has_computed_long
 from vgame.dispute.player import one_of
 from vgame.dispute.stakes import Stakes
 from vgame.errors import ChainError, NotYet, Paused
@@ -120,6 +120,28 @@ def test_of_two_fees_the_lower_one_is_offered(urls: list[str], answering: int) -
     for _ in range(2):
         chain.turn()
         assert chain.middle(question, lower=True) == 7
+
+
+@pytest.mark.parametrize("patience", [PATIENCE, MOST])
+def test_endpoints_that_refuse_lengthen_no_look(urls: list[str], clock: list[float], patience: float) -> None:
+    """Each limits the number of requests beside its own look (429), so too few answer: more time is of no use."""
+    slow = Slow(Chain(urls), clock, 0.3, 0.3, 0.3)
+    chain, turns = slow.chain, slow.chain.turns
+    assert turns
+    turns.patience = patience
+
+    def question(eth: Any) -> int:
+        clock[0] += 0.3
+        if chain.endpoint != turns.look.own:
+            chain.lost = True
+            raise ChainError("too many requests")
+        return eth.block_number
+
+    for _ in range(60):
+        slow.look(2)
+        with pytest.raises(NotYet):
+            chain.middle(question)
+    assert turns.patience == PATIENCE
 
 
 def test_an_alarm_of_most_endpoints_is_told_again(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,28 +190,6 @@ def test_looks_take_longer_if_too_few_endpoints_answer_in_their_part(urls: list[
     assert found.count(True) > len(found) // 2
 
 
-@pytest.mark.parametrize("patience", [PATIENCE, MOST])
-def test_endpoints_that_refuse_lengthen_no_look(urls: list[str], clock: list[float], patience: float) -> None:
-    """Each limits the number of requests beside its own look (429), so too few answer: more time is of no use."""
-    slow = Slow(Chain(urls), clock, 0.3, 0.3, 0.3)
-    chain, turns = slow.chain, slow.chain.turns
-    assert turns
-    turns.patience = patience
-
-    def question(eth: Any) -> int:
-        clock[0] += 0.3
-        if chain.endpoint != turns.look.own:
-            chain.lost = True
-            raise ChainError("too many requests")
-        return eth.block_number
-
-    for _ in range(60):
-        slow.look(2)
-        with pytest.raises(NotYet):
-            chain.middle(question)
-    assert turns.patience == PATIENCE
-
-
 def test_one_transaction_that_reverts_ends_those_of_its_look(urls: list[str], clock: list[float]) -> None:
     chain, sent = Chain(urls), list[int]()
     turns = chain.turns
