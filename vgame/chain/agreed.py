@@ -72,7 +72,10 @@ def middle_of(chain: Chain, question: Callable[[], int]) -> int:
 
 
 def use_middle(chain: Chain, question: Callable[[], int]) -> None:
-    """Use an endpoint whose reply is not below the middle one: while a transaction is sent, it alone is asked."""
+    """Of several endpoints, use one whose reply is not below the middle one: while a transaction is sent, it alone is
+    asked."""
+    if chain.turns is None:
+        return
     least = middle_of(chain, question)
 
     def check() -> None:
