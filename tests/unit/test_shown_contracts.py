@@ -249,6 +249,12 @@ def test_one_endpoint_writes_no_registry(urls: list[str], game: Game, tmp_path: 
     for name, shown in (("by one", Game(Chain(urls[0]), game.address)), ("by three", Game(chain, game.address))):
         record(tmp_path / name, shown)
     assert (tmp_path / "by one").read_text() == (tmp_path / "by three").read_text()
+    beside = Chain([DEAD, urls[0]])
+    record(tmp_path / "beside a dead one", Game(beside, game.address))
+    chain = Chain([DEAD, *urls[1:]])
+    lie(chain, 1, code_at(part, "0x" + code.hex()))
+    with pytest.raises(NotYet, match="1 of the endpoints agree on the parts of the game, 2 are needed"):
+        record(tmp_path / "by one of two", Game(chain, game.address))
 
 
 def read_of_a_stranger(chain: Chain, true: Game, what: str, false: int) -> None:

@@ -94,12 +94,12 @@ def is_shown(chain: Chain, effect: Callable[[], bool], wait: bool) -> bool:
     return False
 
 
-def agreed(chain: Chain, what: str, question: Callable[[], T]) -> T:
-    """The reply of more than half of the endpoints to a question about `what`."""
+def agreed(chain: Chain, what: str, question: Callable[[], T], of: Callable[[Chain], int] = most) -> T:
+    """The reply of more than half of the endpoints to a question about `what`. `of`: how many are enough."""
     reply, count = Counter(replies_of(chain, question)).most_common(1)[0]
-    if count < most(chain):
+    if count < (needed := of(chain)):
         raise NotYet(
-            f"{count} of the endpoints agree on {what}, {most(chain)} are needed, so that none decides alone: try "
+            f"{count} of the endpoints agree on {what}, {needed} are needed, so that none decides alone: try "
             "again, or give other endpoints"
         )
     return reply

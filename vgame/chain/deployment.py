@@ -18,6 +18,7 @@ from web3 import Web3
 from vgame.chain.agreed import agreed
 from vgame.chain.connect import named_chain
 from vgame.chain.connection import Chain
+from vgame.chain.final import most_answering
 from vgame.chain.game import Game
 from vgame.chain.records import checksum_address
 from vgame.errors import ChainError, VgameError
@@ -28,9 +29,9 @@ MOST = 2**20  # maximum bytes of a registry
 
 def record(path: Path, game: Game) -> None:
     """Add the game to the file; it replaces an older game of the same chain. NotYet unless more than half of the
-    endpoints show the same parts."""
+    endpoints that answer show the same parts."""
     known = read(path) if path.exists() else {}
-    shown = agreed(game.chain, "the parts of the game", lambda: _parts(game))
+    shown = agreed(game.chain, "the parts of the game", lambda: _parts(game), most_answering)
     parts = {name: {"address": address, "code": code} for name, address, code in shown}
     known[str(game.chain.chain_id)] = {"game": game.address, "parts": parts}
     write_atomic(path, (json.dumps(known, indent=1) + "\n").encode())
