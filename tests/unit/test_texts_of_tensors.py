@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import builtins
+import io
 import logging
+import pprint
 import re
 
 import pytest
+import rich
 import torch
+from rich.console import Console
 from small_tasks import classify, root_of
 from torch import nn
+from tqdm import tqdm
 
 from vgame import ProgramError
 
@@ -57,7 +62,26 @@ def logs(model: nn.Module, batch: dict) -> torch.Tensor:
     return loss
 
 
-@pytest.mark.parametrize("loss", [prints, prints_texts, logs])
+def prints_prettily(model: nn.Module, batch: dict) -> torch.Tensor:
+    loss = classify(model, batch)
+    pprint.pprint(loss)
+    return loss
+
+
+def prints_richly(model: nn.Module, batch: dict) -> torch.Tensor:
+    loss = classify(model, batch)
+    rich.print("the loss", loss, loss.item())
+    return loss
+
+
+def prints_on_a_console(model: nn.Module, batch: dict) -> torch.Tensor:
+    loss = classify(model, batch)
+    console = Console()
+    console.print(f"{loss.item():.3f}", model.weight.tolist())
+    return loss
+
+
+@pytest.mark.parametrize("loss", [prints, prints_texts, logs, prints_prettily, prints_richly, prints_on_a_console])
 def test_a_tensor_can_be_printed(loss, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     with pytest.warns(UserWarning, match=r"numbers that the loss prints \(test_texts_of_tensors\.py line \d+\)"):
         root = root_of(loss)
@@ -77,6 +101,31 @@ def test_a_print_of_the_users_own_that_reads_the_text_is_refused(monkeypatch: py
     monkeypatch.setattr(builtins, "print", lambda *texts: held.extend(map(str, texts)))
     with pytest.raises(ProgramError, match="a text of a number"):
         root_of(prints)
+
+
+def write(library: str, x: torch.Tensor, stream: io.StringIO) -> None:
+    if library == "pprint":
+        pprint.pprint(x, stream)
+    elif library == "pprint by name":
+        pprint.pprint(x, stream=stream)
+    elif library == "rich":
+        rich.print(x, file=stream)
+    elif library == "console":
+        console = Console(file=stream)
+        console.print(x)
+    else:
+        tqdm.write(str(x), file=stream)
+
+
+@pytest.mark.parametrize("library", ["pprint", "pprint by name", "rich", "console", "tqdm"])
+def test_a_tensor_is_not_printed_to_a_stream_that_is_read(library: str) -> None:
+    def loss(model: nn.Module, batch: dict) -> torch.Tensor:
+        found, stream = classify(model, batch), io.StringIO()
+        write(library, found, stream)
+        return found * 2 if "0.4" in stream.getvalue() else found
+
+    with pytest.raises(ProgramError, match="a text of a number"):
+        root_of(loss)
 
 
 def test_a_constant_is_printed_and_read_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,37 +10,30 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
-import linecache
-import logging
 import math
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from vgame.errors import some_of
-from vgame.program.hidden_state import DEEP, is_library_file, own_frame, own_line
+from vgame.program.hidden_state import DEEP, PASSES, is_library_file, own_line
 from vgame.program.refusals import decides_by_values
+from vgame.program.statements import SCOPES, Place, begin_of, end_of, holds, is_output, names_of, nodes_of, object_at
 from vgame.system.installed import is_installed
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
 DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp | ast.Yield | ast.YieldFrom | ast.Await
 PLAIN = {"abs", "float", "format", "int", "repr", "round", "str"}
 CURVES = (math.exp, math.expm1, math.log, math.log1p, math.log2, math.log10, math.sqrt)
-LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
-PRINTERS = {("accelerate", "print"), ("tqdm", "write"), ("loguru", "info"), ("loguru", "debug")}  # by library, name
 READS_ALL = {"locals", "vars", "eval", "exec", "_getframe", "currentframe"}  # functions that read names by texts
-SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-Place = tuple[int, int]  # line, column
 
 
 class Printed:
@@ -66,13 +59,13 @@ class Printed:
 
     def _notes(self, frame: FrameType | None) -> bool:
         """Does the user's statement that runs only print? Then its line is noted."""
-        frame = own_frame(frame)
-        if frame is not None and _is_of_print(frame.f_code):
-            frame = own_frame(frame.f_back)
-        if frame is None or not _prints(frame):
-            return False
-        self.lines[f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"] = None
-        return True
+        while frame is not None and (file := frame.f_code.co_filename) != PASSES:
+            if not is_library_file(file) and _prints(frame):
+                self.lines[f"{Path(file).name} line {frame.f_lineno}"] = None
+                return True
+            inside = is_library_file(file) or is_installed(file)  # as rich, which the user's statement calls
+            frame = frame.f_back if inside else None
+        return False
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
@@ -115,29 +108,12 @@ def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], 
     return show
 
 
-def _is_of_print(code: CodeType) -> bool:
-    """Whether this is the function that a library, as Ray, has put in the place of Python's `print`."""
-    return code is getattr(print, "__code__", None) and is_installed(code.co_filename)
-
-
-@cache
-def _nodes(file: str) -> tuple[ast.AST, ...]:
-    """The statements and functions of a file or a notebook's cell; of two that contain a place the inner one comes
-    last."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (ValueError, SyntaxError):
-        return ()
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.stmt | SCOPES)]
-    return tuple(sorted(found, key=_begin))
-
-
 def _prints(frame: FrameType) -> bool:
     """Whether the statement that a frame runs only prints the number that it reads, or gives its text to a local name
     which is only printed."""
     line, end, column, last = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     begin, stop = (line or 0, column or 0), (end or 0, last or 0)
-    around = [n for n in _nodes(frame.f_code.co_filename) if _begin(n) <= begin < _end(n)]
+    around = [n for n in nodes_of(frame.f_code.co_filename) if begin_of(n) <= begin < end_of(n)]
     statements = [n for n in around if isinstance(n, ast.stmt)]
     if not statements:
         return False
@@ -148,7 +124,7 @@ def _prints(frame: FrameType) -> bool:
     return bool(
         value
         and functions
-        and _holds(value, begin, stop)
+        and holds(value, begin, stop)
         and _passes(value, begin, stop, frame)
         and _is_only_printed(target, functions[-1], frame)
     )
@@ -173,8 +149,8 @@ def _is_only_printed(name: str, function: ast.AST, frame: FrameType) -> bool:
 
     def is_printed(statement: ast.AST, read: ast.AST) -> bool:
         target, value = _assigned(statement)
-        again = target == name and value is not None and _passes(value, _begin(read), _end(read), frame)
-        return again or _is_printed(statement, _begin(read), _end(read), frame)
+        again = target == name and value is not None and _passes(value, begin_of(read), end_of(read), frame)
+        return again or _is_printed(statement, begin_of(read), end_of(read), frame)
 
     statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt)]
     return all(is_printed(statement, read) for statement in statements for read in _reads(statement, name))
@@ -197,16 +173,16 @@ def _is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType)
         call = call.values[-1]
     elif isinstance(call, ast.IfExp):
         call = call.body
-    inside = isinstance(call, ast.Call) and _holds(call, begin, stop)
-    return inside and _passes(call, begin, stop, frame, prints=True) and _is_output(call, frame)
+    inside = isinstance(call, ast.Call) and holds(call, begin, stop)
+    return inside and _passes(call, begin, stop, frame, prints=True) and is_output(call, frame)
 
 
 def _passes(value: ast.expr, begin: Place, stop: Place, frame: FrameType, prints: bool = False) -> bool:
     """Whether what is read at a place reaches the value as text or number only. `prints`: of a call that prints, its
     arguments."""
     inner = [n for n in ast.walk(value) if n is not value or not prints]
-    around = [n for n in inner if isinstance(n, DECIDE) and _holds(n, begin, stop)]
-    keys = [k for n in inner for k in _keys(n) if _holds(k, begin, stop)]
+    around = [n for n in inner if isinstance(n, DECIDE) and holds(n, begin, stop)]
+    keys = [k for n in inner for k in _keys(n) if holds(k, begin, stop)]
     stores = [n for n in inner if isinstance(getattr(n, "ctx", None), ast.Store) and not isinstance(n, ast.Name)]
     named = any(isinstance(n, ast.NamedExpr) for n in inner)
     return not (keys or stores or named) and all(_is_plain(n, frame) for n in around)
@@ -220,77 +196,19 @@ def _keys(node: ast.AST) -> list[ast.expr]:
     return [v.value for v in getattr(spec, "values", ()) if isinstance(v, ast.FormattedValue)]
 
 
-def _holds(node: Any, begin: Place, stop: Place) -> bool:
-    return _begin(node) <= begin and stop <= _end(node)
-
-
-def _begin(node: Any) -> Place:
-    return node.lineno, node.col_offset
-
-
-def _end(node: Any) -> Place:
-    return node.end_lineno or 0, node.end_col_offset or 0
-
-
 def _is_plain(node: ast.AST, frame: FrameType) -> bool:
     """`"{:.3f}".format(...)`, `str(...)`, `float(...)`, `math.exp(...)`."""
     if not isinstance(node, ast.Call):
         return False
-    function, names = node.func, _names(frame)
+    function, names = node.func, names_of(frame)
     if isinstance(function, ast.Name) and function.id in PLAIN:
         return names[function.id] is vars(builtins)[function.id]
     formats = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant)
-    found = _object(function, names)
+    found = object_at(function, names)
     return formats or (any(found is curve for curve in CURVES) and not _is_tried(node, frame))
 
 
 def _is_tried(node: ast.AST, frame: FrameType) -> bool:
     """Is it in a `try`? A function of nan raises nothing, where that of a number may."""
-    around = (n for n in _nodes(frame.f_code.co_filename) if isinstance(n, ast.Try))
-    return any(_begin(n) <= _begin(node) < _end(n) for n in around)
-
-
-def _names(frame: FrameType) -> dict[str, Any]:
-    return {**vars(builtins), **frame.f_globals, **frame.f_locals}
-
-
-def _is_output(call: ast.Call, frame: FrameType) -> bool:
-    """Whether this calls Python's `print` to a stream of the process, `sys.stdout.write`, a method of a logger, or a
-    library's function that prints."""
-    names, function = _names(frame), call.func
-    if isinstance(function, ast.Name):
-        files = [_object(k.value, names) for k in call.keywords if k.arg in ("file", None)]
-        found = names.get(function.id)
-        logs = any(found is getattr(logging, name) for name in LOGS)
-        return logs or (found is print and all(f is sys.stdout or f is sys.stderr for f in files))
-    if not isinstance(function, ast.Attribute):
-        return False
-    owner = function.value
-    if isinstance(owner, ast.Call):  # logging.getLogger(...).info(...)
-        return function.attr in LOGS and _object(owner.func, names) is logging.getLogger
-    found = _object(owner, names)
-    if _is_of_library(found, function.attr):
-        return True
-    logger = found is logging or isinstance(found, logging.Logger | logging.LoggerAdapter)
-    return (logger and function.attr in LOGS) or (
-        function.attr == "write" and (found is sys.stdout or found is sys.stderr)
-    )
-
-
-def _is_of_library(owner: Any, name: str) -> bool:
-    """Whether the attribute is a function that prints, in the files of its library."""
-    found = inspect.getattr_static(owner, name, None)
-    code = getattr(inspect.unwrap(getattr(found, "__func__", found)), "__code__", None)
-    folders = Path(code.co_filename).parts if code else ()
-    return any(library in folders and name == printer for library, printer in PRINTERS)
-
-
-def _object(place: ast.expr, names: dict[str, Any]) -> Any:
-    """The object at `name.attribute...`, without a call of the user's code; None if it is none of these."""
-    path: list[str] = []
-    while isinstance(place, ast.Attribute):
-        path, place = [place.attr, *path], place.value
-    found = names.get(place.id) if isinstance(place, ast.Name) else None
-    for name in path:
-        found = inspect.getattr_static(found, name, None)
-    return found
+    around = (n for n in nodes_of(frame.f_code.co_filename) if isinstance(n, ast.Try))
+    return any(begin_of(n) <= begin_of(node) < end_of(n) for n in around)
