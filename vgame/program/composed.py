@@ -1,4 +1,4 @@
-"""Further functions decomposed before autograd, without a refusal: random numbers, limits, combinations, a loss.
+"""Functions composed of others before autograd: random numbers, limits, distances, samples of images, a loss.
 
 In: the arguments of a function of torch. Out: its result by functions that can be traced.
 """
@@ -6,11 +6,15 @@ In: the arguments of a function of torch. Out: its result by functions that can 
 from __future__ import annotations
 
 import math
+import traceback
 from itertools import combinations as chosen
 from itertools import combinations_with_replacement
 from typing import Any
 
 import torch
+
+from vgame.errors import ProgramError
+from vgame.program.hidden_state import DEEP, own_line
 
 T = torch.Tensor
 
@@ -67,3 +71,92 @@ def gaussian_nll_loss(
     loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
     loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
     return {"none": lambda: loss, "mean": loss.mean, "sum": loss.sum}[reduction]()
+
+
+def grid_sample(
+    x: torch.Tensor,
+    grid: torch.Tensor,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> torch.Tensor:
+    """x [B, C, H, W] at the points grid [B, P, Q, 2] in [-1, 1]: [B, C, P, Q]."""
+    if x.dim() != 4 or mode == "bicubic" or padding_mode == "reflection":
+        raise ProgramError(
+            f"grid_sample of {x.dim()} dimensions, mode {mode!r}, padding_mode {padding_mode!r} ({here()[2:]}) is not "
+            "supported; 4 dimensions, 'bilinear' or 'nearest', and 'zeros' or 'border' are expected"
+        )
+    sizes = (x.shape[3], x.shape[2])
+    points = [
+        _pixels(grid[..., i], size, padding_mode == "border", bool(align_corners)) for i, size in enumerate(sizes)
+    ]
+    if mode == "nearest":
+        return _pixel(x, *(p.round() for p in points))
+    (column, row), result = points, 0.0
+    left, top = column.detach().floor(), row.detach().floor()
+    for i, across in enumerate((1 - (column - left), column - left)):
+        for j, down in enumerate((1 - (row - top), row - top)):
+            result = result + _pixel(x, left + i, top + j) * (across * down).unsqueeze(1)
+    return result
+
+
+def _pixels(coordinate: torch.Tensor, size: int, border: bool, align_corners: bool) -> torch.Tensor:
+    """From [-1, 1] to pixels; 0 is the centre of the first pixel."""
+    pixel = (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
+    return pixel.clamp(0, size - 1) if border else pixel
+
+
+def _pixel(x: torch.Tensor, column: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """[B, C, P, Q]: the pixels at whole coordinates, 0 outside."""
+    height, width = x.shape[2:]
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    place = torch.where(inside, row * width + column, 0).long().flatten(1)
+    found = x.flatten(2).gather(2, place.unsqueeze(1).expand(-1, x.shape[1], -1))
+    return found.view(*x.shape[:2], *column.shape[1:]) * inside.unsqueeze(1)
+
+
+def cdist(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, compute_mode: str | None = None) -> torch.Tensor:
+    """[..., M, N] distances of the rows of x [..., M, D] and y [..., N, D]."""
+    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), ord=p, dim=-1)
+
+
+def grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, *, offs: torch.Tensor, bias: torch.Tensor | None = None, **_: Any
+) -> torch.Tensor:
+    """Rows of a [S, K], in groups that end at offs [G], each times its group's b [G, K, N]; rows after the last group
+    are 0."""
+    if a.dim() != 2 or b.dim() != 3 or bias is not None:
+        raise ProgramError(
+            f"grouped_mm of tensors with {a.dim()} and {b.dim()} dimensions{'' if bias is None else ' and a bias'} "
+            f"({here()[2:]}) is not supported; 2 and 3 dimensions without a bias are expected"
+        )
+    group = (torch.arange(a.shape[0])[:, None] >= offs).sum(1)
+    parts = [torch.where((group == g)[:, None], a, 0.0) @ b[g] for g in range(b.shape[0])]
+    return torch.stack(parts).sum(0)
+
+
+def cov(
+    x: torch.Tensor, *, correction: int = 1, fweights: torch.Tensor | None = None, aweights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Covariances of the rows of x [V, N]: [V, V]."""
+    if fweights is not None or aweights is not None:
+        raise ProgramError(f"cov with weights ({here()[2:]}) is not supported; write its weighted means")
+    if x.dim() > 2:
+        raise ValueError(f"cov: {x.dim()} dimensions are given, 2 at most are expected")
+    rows = x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
+    rows = rows - rows.mean(1, keepdim=True)
+    return (rows @ rows.T / max(rows.shape[1] - correction, 0)).squeeze()
+
+
+def corrcoef(x: torch.Tensor) -> torch.Tensor:
+    """Correlations of the rows of x."""
+    found = cov(x)
+    if not found.dim():
+        return found / found
+    deviation = found.diagonal().sqrt()
+    return (found / deviation[:, None] / deviation[None, :]).clamp(-1, 1)
+
+
+def here() -> str:
+    """The user's line that runs."""
+    return own_line(traceback.extract_stack(limit=DEEP))

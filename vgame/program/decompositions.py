@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
@@ -23,104 +22,32 @@ from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
 from vgame.program.caught import Caught
-from vgame.program.composed import clamp, combinations, gaussian_nll_loss, normal, rrelu
+from vgame.program.composed import (
+    cdist,
+    clamp,
+    combinations,
+    corrcoef,
+    cov,
+    gaussian_nll_loss,
+    grid_sample,
+    grouped_mm,
+    here,
+    normal,
+    rrelu,
+)
 from vgame.program.constants import Known
-from vgame.program.hidden_state import DEEP, PASSES, TORCHS, is_library_file, line_above, own_line
+from vgame.program.hidden_state import PASSES, TORCHS, is_library_file, line_above
 from vgame.program.later_step import refuse_shown
 from vgame.program.origins import at_line
 from vgame.program.printed import Printed
 from vgame.program.refusals import refuse_torchvisions_chance
 
 
-def grid_sample(
-    x: torch.Tensor,
-    grid: torch.Tensor,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool | None = None,
-) -> torch.Tensor:
-    """x [B, C, H, W] at the points grid [B, P, Q, 2] in [-1, 1]: [B, C, P, Q]."""
-    if x.dim() != 4 or mode == "bicubic" or padding_mode == "reflection":
-        raise ProgramError(
-            f"grid_sample of {x.dim()} dimensions, mode {mode!r}, padding_mode {padding_mode!r} ({_here()[2:]}) is not "
-            "supported; 4 dimensions, 'bilinear' or 'nearest', and 'zeros' or 'border' are expected"
-        )
-    sizes = (x.shape[3], x.shape[2])
-    points = [
-        _pixels(grid[..., i], size, padding_mode == "border", bool(align_corners)) for i, size in enumerate(sizes)
-    ]
-    if mode == "nearest":
-        return _pixel(x, *(p.round() for p in points))
-    (column, row), result = points, 0.0
-    left, top = column.detach().floor(), row.detach().floor()
-    for i, across in enumerate((1 - (column - left), column - left)):
-        for j, down in enumerate((1 - (row - top), row - top)):
-            result = result + _pixel(x, left + i, top + j) * (across * down).unsqueeze(1)
-    return result
-
-
-def _pixels(coordinate: torch.Tensor, size: int, border: bool, align_corners: bool) -> torch.Tensor:
-    """From [-1, 1] to pixels; 0 is the centre of the first pixel."""
-    pixel = (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
-    return pixel.clamp(0, size - 1) if border else pixel
-
-
-def _pixel(x: torch.Tensor, column: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """[B, C, P, Q]: the pixels at whole coordinates, 0 outside."""
-    height, width = x.shape[2:]
-    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    place = torch.where(inside, row * width + column, 0).long().flatten(1)
-    found = x.flatten(2).gather(2, place.unsqueeze(1).expand(-1, x.shape[1], -1))
-    return found.view(*x.shape[:2], *column.shape[1:]) * inside.unsqueeze(1)
-
-
-def cdist(x: torch.Tensor, y: torch.Tensor, p: float = 2.0, compute_mode: str | None = None) -> torch.Tensor:
-    """[..., M, N] distances of the rows of x [..., M, D] and y [..., N, D]."""
-    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), ord=p, dim=-1)
-
-
-def grouped_mm(
-    a: torch.Tensor, b: torch.Tensor, *, offs: torch.Tensor, bias: torch.Tensor | None = None, **_: Any
-) -> torch.Tensor:
-    """Rows of a [S, K], in groups that end at offs [G], each times its group's b [G, K, N]; rows after the last group
-    are 0."""
-    if a.dim() != 2 or b.dim() != 3 or bias is not None:
-        raise ProgramError(
-            f"grouped_mm of tensors with {a.dim()} and {b.dim()} dimensions{'' if bias is None else ' and a bias'} "
-            f"({_here()[2:]}) is not supported; 2 and 3 dimensions without a bias are expected"
-        )
-    group = (torch.arange(a.shape[0])[:, None] >= offs).sum(1)
-    parts = [torch.where((group == g)[:, None], a, 0.0) @ b[g] for g in range(b.shape[0])]
-    return torch.stack(parts).sum(0)
-
-
-def cov(
-    x: torch.Tensor, *, correction: int = 1, fweights: torch.Tensor | None = None, aweights: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Covariances of the rows of x [V, N]: [V, V]."""
-    if fweights is not None or aweights is not None:
-        raise ProgramError(f"cov with weights ({_here()[2:]}) is not supported; write its weighted means")
-    if x.dim() > 2:
-        raise ValueError(f"cov: {x.dim()} dimensions are given, 2 at most are expected")
-    rows = x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
-    rows = rows - rows.mean(1, keepdim=True)
-    return (rows @ rows.T / max(rows.shape[1] - correction, 0)).squeeze()
-
-
-def corrcoef(x: torch.Tensor) -> torch.Tensor:
-    """Correlations of the rows of x."""
-    found = cov(x)
-    if not found.dim():
-        return found / found
-    deviation = found.diagonal().sqrt()
-    return (found / deviation[:, None] / deviation[None, :]).clamp(-1, 1)
-
-
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
     """The counts, or sums of weights, of the numbers below `minlength`; others are refused like those of one_hot."""
     if minlength < 1:
         raise ProgramError(
-            f"bincount without minlength ({_here()[2:]}) has as many elements as its greatest number, so "
+            f"bincount without minlength ({here()[2:]}) has as many elements as its greatest number, so "
             "the shape depends on the data; give the number of classes: torch.bincount(x, minlength=n)"
         )
     with _marked(ONE_HOT):
@@ -130,14 +57,9 @@ def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: in
 
 def _refusing(text: str) -> Callable[..., Any]:
     def refused(*_: Any, **__: Any) -> Any:
-        raise ProgramError(text.format(_here()[2:]))
+        raise ProgramError(text.format(here()[2:]))
 
     return refused
-
-
-def _here() -> str:
-    """The user's line that runs."""
-    return own_line(traceback.extract_stack(limit=DEEP))
 
 
 CTC = _refusing(
@@ -266,10 +188,12 @@ class Opened(TorchFunctionMode):
             if function in TEXTS:
                 return self._text(sys._getframe(2), function, *args)
             number = self.printed.number(sys._getframe(1), function is T.__int__) if function in CONVERTING else None
+            if number is None:
+                number = self.printed.checks.answer(function, sys._getframe(1), (args, kwargs))
             if number is not None:
                 return number
             refuse_torchvisions_chance()
-            self.decided.append(f"{function.__name__}{_here()}")
+            self.decided.append(f"{function.__name__}{here()}")
         if function in (torch.bincount, T.bincount):
             real = self.known.replaced((args, kwargs))
             if real is None:
@@ -282,7 +206,7 @@ class Opened(TorchFunctionMode):
             if (real := self.known.replaced(args[1])) is not None:
                 args = (args[0], _without_masks(real))
             else:
-                self.decided.append(f"a selection by a mask{_here()}")
+                self.decided.append(f"a selection by a mask{here()}")
         with self.caught.noting() if function in DECIDING or function in COPIES else nullcontext():
             return function(*args, **kwargs)
 
@@ -302,7 +226,7 @@ class Opened(TorchFunctionMode):
         """repeat_interleave by a tensor, whose numbers make a shape: they are constant, or refused."""
         real = self.known.replaced(input if repeats is None else repeats)
         if real is None:
-            self.decided.append(f"a number of repeats{_here()}")
+            self.decided.append(f"a number of repeats{here()}")
             return function(*((input,) if repeats is None else (input, repeats, dim)), **other)
         x = input.flatten() if dim is None else input
         with unset_fake_temporarily(), disable_proxy_modes_tracing():
@@ -313,7 +237,7 @@ class Opened(TorchFunctionMode):
         """The dense tensor of a sparse constant, or what is the same for both; ProgramError for all else."""
         if not isinstance(function, MethodWrapper) and function not in (T.to_dense, T.size, T.dim, T.is_coalesced):
             raise ProgramError(
-                f"the loss or the model computes with a sparse tensor ({function.__name__}{_here()}), but a program "
+                f"the loss or the model computes with a sparse tensor ({function.__name__}{here()}), but a program "
                 "has dense tensors only; write adj.to_dense() where it is made"
             )
         with unset_fake_temporarily(), disable_proxy_modes_tracing():
@@ -323,7 +247,7 @@ class Opened(TorchFunctionMode):
         """Raise ProgramError if the user's code reads what differs between the steps of a loop, but not of a job."""
         if is_library_file(sys._getframe(3).f_code.co_filename):
             return
-        name, where = self.parameters.get(id(tensor)), _here()
+        name, where = self.parameters.get(id(tensor)), here()
         if function == GRADIENT and name is not None and tensor.grad is None:
             raise ProgramError(
                 f"the loss reads the gradient of {name}{where}, which is that of the step before until zero_grad() is "
@@ -341,7 +265,7 @@ def _without_generator(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments without torch's default generator; ProgramError for any other generator."""
     generator = kwargs.get("generator")
     if isinstance(generator, torch.Generator) and generator is not torch._C.default_generator:
-        line = _here()
+        line = here()
         raise ProgramError(
             f"the model or its loss draws from a torch.Generator of its own{line}; a program draws from the "
             "job's seed: remove generator="

@@ -21,12 +21,26 @@ from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from vgame.errors import some_of
+from vgame.program.finite import Checks
 from vgame.program.hidden_state import DEEP, PASSES, is_library_file, own_line
 from vgame.program.refusals import decides_by_values
-from vgame.program.statements import SCOPES, Place, begin_of, end_of, holds, is_output, names_of, nodes_of, object_at
+from vgame.program.shown_types import numbers_shown
+from vgame.program.statements import (
+    SCOPES,
+    Place,
+    begin_of,
+    end_of,
+    holds,
+    is_output,
+    names_of,
+    nodes_of,
+    object_at,
+    place_in,
+)
 from vgame.system.installed import is_installed
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
@@ -41,6 +55,7 @@ class Printed:
 
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
+        self.checks = Checks()
 
     def text(self, spec: str) -> str:
         """An unknown number, formatted. ProgramError where it is not only printed."""
@@ -52,9 +67,9 @@ class Printed:
             return "???"
 
     def number(self, frame: FrameType, integer: bool = False) -> float | int | None:
-        """What stands for a number that the code of a frame only prints, else None."""
+        """What stands for a number that the code of a frame only prints or checks, else None."""
         if not self._notes(frame):
-            return None
+            return self.checks.number(frame)
         return 0 if integer else math.nan
 
     def _notes(self, frame: FrameType | None) -> bool:
@@ -71,16 +86,19 @@ class Printed:
     def allowed(self) -> Iterator[None]:
         """Context in which such numbers can be printed."""
         with ExitStack() as stack:
+            stack.enter_context(numbers_shown())
             for kind in UNKNOWN:
                 stack.enter_context(patch.object(kind, "__format__", lambda _, spec: self.text(spec)))
                 for name in ("__float__", "__int__"):
                     read = _read(self, getattr(kind, name, lambda number: float(number.__int__())), name == "__int__")
                     stack.enter_context(patch.object(kind, name, read, create=True))
+                stack.enter_context(patch.object(kind, "__array__", _array(self), create=True))
                 for name in ("__str__", "__repr__"):
                     stack.enter_context(patch.object(kind, name, _shown(self, getattr(kind, name))))
             yield
 
     def warn(self) -> None:
+        self.checks.warn()
         if self.lines:
             warnings.warn(
                 f"numbers that the loss prints ({some_of([*self.lines])}) are unknown while it is captured: its "
@@ -99,6 +117,18 @@ def _read(printed: Printed, original: Callable[[Any], Any], integer: bool) -> Ca
     return read
 
 
+def _array(printed: Printed) -> Callable[..., np.ndarray]:
+    """An unknown number for a function of NumPy: what stands for it, else an object, as without this method."""
+
+    def array(self: Any, *_: Any, **__: Any) -> np.ndarray:
+        made = np.empty((), object)
+        number = printed.number(sys._getframe(1))
+        made[()] = self
+        return made if number is None else np.asarray(number)
+
+    return array
+
+
 def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], str]:
     """The text of an unknown number: for torch its name, for the user's code as in a format."""
 
@@ -111,8 +141,7 @@ def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], 
 def _prints(frame: FrameType) -> bool:
     """Whether the statement that a frame runs only prints the number that it reads, or gives its text to a local name
     which is only printed."""
-    line, end, column, last = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-    begin, stop = (line or 0, column or 0), (end or 0, last or 0)
+    begin, stop = place_in(frame)
     around = [n for n in nodes_of(frame.f_code.co_filename) if begin_of(n) <= begin < end_of(n)]
     statements = [n for n in around if isinstance(n, ast.stmt)]
     if not statements:

@@ -1,15 +1,18 @@
-"""`type(x)` in the user's code: the class that a traced tensor has in a loop, torch.Tensor or nn.Parameter.
+"""`type(x)` in the user's code: the class that a traced tensor has in a loop, torch.Tensor or nn.Parameter, and that of
+a number read from it, float, int or bool.
 
 In: the functions that run while a step is traced. Out: a context in which the name `type` of their modules, and of all
-modules that are neither installed nor vgame's, gives that class.
+modules that are neither installed nor vgame's, gives that class; one in which isinstance gives that of numbers.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -17,6 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from vgame.program.hidden_state import is_library_file
 from vgame.system.installed import is_installed
+
+NUMBERS: dict[type, type] = {torch.SymFloat: float, torch.SymInt: int, torch.SymBool: bool}  # of a trace, of Python
 
 
 class _Python(type):
@@ -32,6 +37,8 @@ class Shown(type, metaclass=_Python):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         kind = type(*args, **kwargs)
+        if len(args) == 1 and (number := next((n for k, n in NUMBERS.items() if issubclass(kind, k)), None)):
+            return number
         if len(args) != 1 or not issubclass(kind, FakeTensor):
             return Shown if kind is type else kind
         if kind is not FakeTensor:  # that of a parameter of a class of its own
@@ -56,3 +63,28 @@ def shown_types(*functions: Any) -> Iterator[None]:
 
 def _is_own(file: str | None) -> bool:
     return bool(file) and not (is_installed(file) or is_library_file(file))
+
+
+@contextmanager
+def numbers_shown() -> Iterator[None]:
+    """Context in which new unknown numbers have the class of Python's for isinstance, but in the code of torch."""
+    with ExitStack() as stack:
+        for kind, number in NUMBERS.items():
+            stack.enter_context(patch.object(kind, "__init__", _posing(kind, number)))
+        yield
+
+
+def _posing(kind: Any, number: type) -> Callable[..., None]:
+    def shown(_: Any) -> type:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename == "<frozen abc>":  # of numbers.Number
+            frame = frame.f_back
+        return kind if frame is None or is_library_file(frame.f_code.co_filename) else number
+
+    posing, begin = type(kind.__name__, (kind,), {"__class__": property(shown)}), kind.__init__
+
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        object.__setattr__(self, "__class__", posing)
+
+    return made

@@ -38,6 +38,12 @@ def nodes_of(file: str) -> tuple[ast.AST, ...]:
     return tuple(sorted(found, key=begin_of))
 
 
+def place_in(frame: FrameType) -> tuple[Place, Place]:
+    """Begin and end of what a frame runs."""
+    line, end, column, last = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    return (line or 0, column or 0), (end or 0, last or 0)
+
+
 def holds(node: Any, begin: Place, stop: Place) -> bool:
     return begin_of(node) <= begin and stop <= end_of(node)
 

@@ -1,0 +1,154 @@
+"""Checks that numbers are finite, `if not math.isfinite(loss.item()): raise ...`. They pass while a step is traced: a
+run ends by itself at the first step whose loss or new weights are not finite. One warning names the lines.
+
+In: a frame of a traced loss that reads a number or a truth value. Out: what it reads if the tensors of the check are
+finite. Only for an `assert`, and for an `if` that then raises, ends the process or only prints: any other statement
+would choose another step.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import math
+import os
+import sys
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from vgame.errors import some_of
+from vgame.program.constants import Known
+from vgame.program.hidden_state import PASSES, is_library_file
+from vgame.program.statements import begin_of, end_of, holds, is_output, names_of, nodes_of, object_at, place_in
+
+aten = torch.ops.aten
+FINITE = tuple(getattr(of, name) for of in (math, np) for name in ("isfinite", "isnan", "isinf"))
+ENDS = (sys.exit, os._exit, os.abort, *(getattr(builtins, name, sys.exit) for name in ("exit", "quit")))
+NEVER = (aten.isnan.default, aten.isinf.default, aten.isposinf.default, aten.isneginf.default)
+EQUAL, OTHER = (aten.eq.Tensor, aten.eq.Scalar), (aten.ne.Tensor, aten.ne.Scalar)  # x == x, |x| == inf, and not
+
+
+class Checks(Known):
+    """The replay of a tracer's graph in which all numbers that a check reads are finite; the lines of the checks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, None] = {}
+
+    def answer(self, function: Any, frame: FrameType | None, arguments: Any) -> Any | None:
+        """What a function that decides gives in a check of finite numbers, else None."""
+        if (own := _checking(frame)) is None or (real := self.replaced(arguments)) is None:
+            return None
+        self._note(own)
+        with unset_fake_temporarily(), disable_proxy_modes_tracing():
+            return function(*real[0], **real[1])
+
+    def number(self, frame: FrameType | None) -> float | None:
+        """A finite number in `math.isfinite(x.item())` of a check, else None."""
+        if (own := _checking(frame)) is None or not _is_read_by_check(own):
+            return None
+        self._note(own)
+        return 0.0
+
+    def _note(self, frame: FrameType) -> None:
+        self.lines[f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"] = None
+
+    def _follow(self, node: Node, root: Any) -> None:
+        super()._follow(node, root)
+        passes = None if node in self.values else _passes(node)
+        if passes is not None and all(isinstance(n, int) for n in node.meta["val"].shape):
+            self.values[node] = torch.full((), passes).expand(node.meta["val"].shape)
+
+    def warn(self) -> None:
+        if self.lines:
+            warnings.warn(
+                f"checks of finite numbers in the loss ({some_of([*self.lines])}) are not made in a run: it ends at "
+                "the first step whose loss or new weights are not finite",
+                stacklevel=2,
+            )
+
+
+def _passes(node: Node) -> bool | None:
+    """The value of an operator that asks whether numbers are finite, if they are; None for any other."""
+    if node.target in NEVER:
+        return False
+    if node.target in (*EQUAL, *OTHER):
+        first, second = node.args
+        itself, infinite = first is second, second == math.inf and getattr(first, "target", None) is aten.abs.default
+        return (itself == (node.target in EQUAL)) if itself or infinite else None
+    return None
+
+
+def _checking(frame: FrameType | None) -> FrameType | None:
+    """The frame of the user's check that reads something; None if it is none, or its error could be caught."""
+    while frame is not None and is_library_file(file := frame.f_code.co_filename):
+        frame = None if file == PASSES else frame.f_back
+    if frame is None or not (statements := _around(frame, ast.stmt)):
+        return None
+    match statements[-1]:
+        case ast.Assert(test=test):
+            raises = True
+        case ast.If(test=test, body=body, orelse=orelse):
+            raises = any(_ends(each[-1], frame) for each in (body, orelse) if each)
+            if not raises and not all(_prints(each, frame) for each in [*body, *orelse]):
+                return None
+        case _:
+            return None
+    if any(isinstance(n, ast.NamedExpr) for n in ast.walk(test)) or (raises and _is_caught(frame)):
+        return None
+    return frame
+
+
+def _around(frame: FrameType, kind: Any) -> list[Any]:
+    """The nodes of this kind around the place that a frame runs, the innermost last."""
+    begin, _ = place_in(frame)
+    return [n for n in nodes_of(frame.f_code.co_filename) if isinstance(n, kind) and begin_of(n) <= begin < end_of(n)]
+
+
+def _ends(statement: ast.stmt, frame: FrameType) -> bool:
+    """Whether a statement raises an error or ends the process."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return any(object_at(statement.value.func, names_of(frame)) is end for end in ENDS)
+    return isinstance(statement, ast.Raise)
+
+
+def _prints(statement: ast.stmt, frame: FrameType) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(statement, ast.Pass) or (isinstance(call, ast.Call) and is_output(call, frame))
+
+
+def _is_caught(frame: FrameType | None) -> bool:
+    """Could code of the user's around this place catch an error?"""
+    while frame is not None and frame.f_code.co_filename != PASSES:
+        if not is_library_file(frame.f_code.co_filename):
+            names = names_of(frame)
+            for block in _around(frame, ast.Try | ast.With):
+                if isinstance(block, ast.Try) or not all(_is_torchs(item.context_expr, names) for item in block.items):
+                    return True
+        frame = frame.f_back
+    return False
+
+
+def _is_torchs(context: ast.expr, names: dict[str, Any]) -> bool:
+    """Is this a context of torch's, as torch.autocast(...), or a nullcontext, which catch nothing?"""
+    found = object_at(context.func if isinstance(context, ast.Call) else context, names)
+    kind = found if callable(found) and hasattr(found, "__module__") else type(found)
+    return kind is nullcontext or (kind.__module__ or "").partition(".")[0] == "torch"
+
+
+def _is_read_by_check(frame: FrameType) -> bool:
+    """Is the number that a frame reads an argument of math.isfinite and the like?"""
+    begin, stop = place_in(frame)
+    names, check = names_of(frame), _around(frame, ast.stmt)[-1].test
+    calls = [n for n in ast.walk(check) if isinstance(n, ast.Call) and holds(n, begin, stop)]
+    kinds = [object_at(call.func, names) for call in calls]
+    return any(k is f for k in kinds for f in FINITE) and all(any(k is f for f in (*FINITE, float)) for k in kinds)
