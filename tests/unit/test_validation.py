@@ -155,6 +155,19 @@ def test_products_of_groups() -> None:
     assert report(task(Groups())).complete
 
 
+@pytest.mark.parametrize("scale", [30, 100, 200])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_probabilities_next_to_0_and_1(scale: float, reduction: str) -> None:
+    """torch divides by no less than 1e-12, a number of binary32 also in binary64."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        chance, right = torch.sigmoid(model(batch["x"]) * scale), (batch["y"] > 0).float()
+        return F.binary_cross_entropy(chance, right, batch["y"].square(), reduction=reduction)
+
+    torch.manual_seed(0)
+    assert report(task(nn.Linear(6, 4), loss)).complete
+
+
 def test_losses_that_take_turns() -> None:
     model = nn.ModuleDict({"a": nn.Linear(6, 4), "b": nn.Linear(4, 4)})
     losses = [

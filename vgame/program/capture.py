@@ -15,10 +15,12 @@ from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch._decomp import core_aten_decompositions
+from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributions import Distribution
 from torch.func import functionalize
@@ -188,7 +190,10 @@ def _table() -> dict[Any, Callable]:
 @cache
 def _table_of(operators: int) -> dict[Any, Callable]:
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in HANDLERS}
-    return table | {aten.as_strided.default: _as_strided}
+    return table | {
+        aten.as_strided.default: _as_strided,
+        aten.binary_cross_entropy_backward.default: _binary_cross_entropy_backward,
+    }
 
 
 def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
@@ -331,3 +336,17 @@ def _as_strided(x: torch.Tensor, size: list[int], stride: list[int], offset: int
         return NotImplemented
     memory = x.permute(sorted(range(x.dim()), key=lambda d: -x.stride(d)))
     return memory.reshape(-1).as_strided(size, stride, offset)
+
+
+@pw_cast_for_opmath
+def _binary_cross_entropy_backward(
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> torch.Tensor:
+    """torch's own, whose smallest divisor is the binary32 number next to 1e-12 for every type."""
+    found = gradient * (x - target) / torch.clamp(x * (1 - x), min=float(np.float32(1e-12)))
+    found = found if weight is None else found * weight
+    return found / x.numel() if reduction == 1 else found
