@@ -222,3 +222,64 @@ def test_errors_of_the_users_own_may_be_caught() -> None:
         return found
 
     prepared(model, loss, optim.SGD(model.parameters(), lr=0.1))
+
+
+FAILS: dict[str, tuple[type[Exception], Callable[[Value], Value]]] = {
+    "a view": (RuntimeError, lambda x: x.t().view(-1)),
+    "a view as another": (RuntimeError, lambda x: x.t().view_as(x)),
+    "lists of indices": (IndexError, lambda x: x[[0, 1], [0, 1, 2]]),
+    "a mask": (IndexError, lambda x: x[torch.ones(9, dtype=torch.bool)]),
+    "a copy by index": (IndexError, lambda x: x.index_copy(0, torch.zeros(2, dtype=torch.long), x)),
+    "limits": (RuntimeError, lambda x: x.clamp()),
+    "a product": (RuntimeError, lambda x: x @ x),
+    "a dimension": (IndexError, lambda x: x.sum(5)),
+}
+
+
+@pytest.mark.parametrize("kind", FAILS)
+def test_errors_of_torch_have_their_class(kind: str) -> None:
+    expected, fails = FAILS[kind]
+
+    def loss(m: nn.Module, batch: Any) -> Value:
+        try:
+            fails(m(batch["x"]))
+        except expected as error:
+            assert type(error) is expected
+        return usual_loss(m, batch)
+
+    model = network()
+    prepared(model, loss, optim.SGD(model.parameters(), lr=0.1))
+
+
+def probabilities(x: Value) -> Value:
+    return nn.functional.binary_cross_entropy(x, torch.ones_like(x))
+
+
+def variances(x: Value) -> Value:
+    return nn.functional.gaussian_nll_loss(x, torch.zeros_like(x), x)
+
+
+@pytest.mark.parametrize("fails", [probabilities, variances], ids=lambda f: f.__name__)
+def test_an_error_for_some_values_that_could_be_caught_is_refused(fails: Callable[[Value], Value]) -> None:
+    def loss(m: nn.Module, batch: Any) -> Value:
+        found = m(batch["x"])
+        try:
+            return fails(found)
+        except (RuntimeError, ValueError):
+            return found.square().mean()
+
+    model = network()
+    with pytest.raises(ProgramError, match=r"fails for \w+ below 0.* in torch, and code at test_caught\.py line \d+"):
+        prepared(model, loss, optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_an_error_that_is_raised_again_may_be_caught() -> None:
+    def loss(m: nn.Module, batch: Any) -> Value:
+        try:
+            return probabilities(m(batch["x"]).sigmoid())
+        except RuntimeError as error:
+            print("out of memory?")
+            raise error
+
+    model = network()
+    prepared(model, loss, optim.SGD(model.parameters(), lr=0.1))

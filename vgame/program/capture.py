@@ -21,7 +21,6 @@ import torch.fx.traceback as fx_traceback
 from torch import nn
 from torch._decomp import core_aten_decompositions
 from torch._decomp.decompositions import pw_cast_for_opmath
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.distributions import Distribution
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -30,6 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vgame.errors import ProgramError, VgameError, some_of
 from vgame.program.autocast import as_on_cuda
 from vgame.program.captured import Captured
+from vgame.program.caught import undecided
 from vgame.program.constants import fold_wide
 from vgame.program.doubles import without_doubles
 from vgame.program.hidden_state import (
@@ -108,7 +108,7 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
     except VgameError:
         raise
     except Exception as error:
-        if isinstance(error, _undecided()):
+        if isinstance(error, undecided()):
             raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
         raise _fails(error, list(batch)) from None
     refuse_unknown_shapes(graph, wrapper.decided)
@@ -118,13 +118,6 @@ def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
     )
     refuse_other_names(captured, parameters, buffers)
     return captured
-
-
-def _undecided() -> tuple[type[Exception], ...]:
-    """torch's errors for a number read from a tensor."""
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # loads sympy: a third of a second
-
-    return DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode
 
 
 @contextmanager
@@ -147,7 +140,7 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     refuse_written_constants(first)
     try:
         second = _functional(first, [t.detach() for t in torch.utils._pytree.tree_leaves((inputs, again))])
-    except _undecided():
+    except undecided():
         refuse_unknown_shapes(first, step.decided)
         raise
     refuse_written(second, first, list(parameters), len(buffers), list(batch), step.task.model)

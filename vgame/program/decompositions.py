@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_
 from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
-from vgame.program.caught import Caught
+from vgame.program.caught import Caught, refuse_tried, torchs_error
 from vgame.program.composed import (
     cdist,
     clamp,
@@ -163,10 +163,15 @@ class Opened(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with at_line(line_above(sys._getframe(1))):
-            return self._call(function, args, _without_generator(kwargs or {}))
+            given = _without_generator(kwargs or {})
+            try:
+                return self._call(function, args, given)
+            except (RuntimeError, ValueError) as error:
+                raise torchs_error(error, function, (args, given)) from None
 
     def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
         refuse_shown((args, kwargs))
+        refuse_tried(function)
         if function is torch.nn.functional.one_hot:
             with _marked(ONE_HOT):
                 return function(*args, **kwargs)

@@ -14,7 +14,6 @@ import math
 import os
 import sys
 import warnings
-from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,7 +27,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from vgame.errors import some_of
 from vgame.program.constants import Known
 from vgame.program.hidden_state import PASSES, is_library_file
-from vgame.program.statements import begin_of, end_of, holds, is_output, names_of, nodes_of, object_at, place_in
+from vgame.program.statements import around, catching, holds, is_output, names_of, object_at, place_in
 
 aten = torch.ops.aten
 FINITE = tuple(getattr(of, name) for of in (math, np) for name in ("isfinite", "isnan", "isinf"))
@@ -92,7 +91,7 @@ def _checking(frame: FrameType | None) -> FrameType | None:
     """The frame of the user's check that reads something; None if it is none, or its error could be caught."""
     while frame is not None and is_library_file(file := frame.f_code.co_filename):
         frame = None if file == PASSES else frame.f_back
-    if frame is None or not (statements := _around(frame, ast.stmt)):
+    if frame is None or not (statements := around(frame, ast.stmt)):
         return None
     match statements[-1]:
         case ast.Assert(test=test):
@@ -103,15 +102,9 @@ def _checking(frame: FrameType | None) -> FrameType | None:
                 return None
         case _:
             return None
-    if any(isinstance(n, ast.NamedExpr) for n in ast.walk(test)) or (raises and _is_caught(frame)):
+    if any(isinstance(n, ast.NamedExpr) for n in ast.walk(test)) or (raises and catching(frame)):
         return None
     return frame
-
-
-def _around(frame: FrameType, kind: Any) -> list[Any]:
-    """The nodes of this kind around the place that a frame runs, the innermost last."""
-    begin, _ = place_in(frame)
-    return [n for n in nodes_of(frame.f_code.co_filename) if isinstance(n, kind) and begin_of(n) <= begin < end_of(n)]
 
 
 def _ends(statement: ast.stmt, frame: FrameType) -> bool:
@@ -126,29 +119,10 @@ def _prints(statement: ast.stmt, frame: FrameType) -> bool:
     return isinstance(statement, ast.Pass) or (isinstance(call, ast.Call) and is_output(call, frame))
 
 
-def _is_caught(frame: FrameType | None) -> bool:
-    """Could code of the user's around this place catch an error?"""
-    while frame is not None and frame.f_code.co_filename != PASSES:
-        if not is_library_file(frame.f_code.co_filename):
-            names = names_of(frame)
-            for block in _around(frame, ast.Try | ast.With):
-                if isinstance(block, ast.Try) or not all(_is_torchs(item.context_expr, names) for item in block.items):
-                    return True
-        frame = frame.f_back
-    return False
-
-
-def _is_torchs(context: ast.expr, names: dict[str, Any]) -> bool:
-    """Is this a context of torch's, as torch.autocast(...), or a nullcontext, which catch nothing?"""
-    found = object_at(context.func if isinstance(context, ast.Call) else context, names)
-    kind = found if callable(found) and hasattr(found, "__module__") else type(found)
-    return kind is nullcontext or (kind.__module__ or "").partition(".")[0] == "torch"
-
-
 def _is_read_by_check(frame: FrameType) -> bool:
     """Is the number that a frame reads an argument of math.isfinite and the like?"""
     begin, stop = place_in(frame)
-    names, check = names_of(frame), _around(frame, ast.stmt)[-1].test
+    names, check = names_of(frame), around(frame, ast.stmt)[-1].test
     calls = [n for n in ast.walk(check) if isinstance(n, ast.Call) and holds(n, begin, stop)]
     kinds = [object_at(call.func, names) for call in calls]
     return any(k is f for k in kinds for f in FINITE) and all(any(k is f for f in (*FINITE, float)) for k in kinds)
