@@ -24,9 +24,18 @@ def network(*inner: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 16), *inner, nn.Linear(16, 3))
 
 
+class Dropped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.5, self.training)
+
+
 @pytest.mark.parametrize(
     ("inner", "named"),
-    [([nn.BatchNorm1d(16), nn.Dropout(0.1)], "BatchNorm1d, Dropout"), ([nn.Dropout(0.5)], "Dropout")],
+    [
+        ([nn.BatchNorm1d(16), nn.Dropout(0.1)], "BatchNorm1d, Dropout"),
+        ([nn.Dropout(0.5)], "Dropout"),
+        ([Dropped()], "Dropped"),
+    ],
 )
 def test_a_model_in_evaluation_mode_is_warned_of(inner: list[nn.Module], named: str) -> None:
     with pytest.warns(UserWarning, match=f"evaluation mode.* is trained in training mode, with {named}"):

@@ -18,6 +18,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from vgame.errors import some_of
 from vgame.program.schedule import Schedule
+from vgame.tasks.reach import is_own_class
 from vgame.tasks.task import TOTALS, Task
 
 LONG = 10.0  # seconds; a slower factory is not called twice
@@ -62,7 +63,10 @@ def warn_of_evaluation(task: Task) -> None:
 
 
 def _has_modes(module: nn.Module) -> bool:
-    """Does a module of torch compute something else in evaluation mode?"""
+    """Does a module compute something else in evaluation mode? One of the user's, if its code reads `training`."""
+    functions = [v for kind in type(module).__mro__ if is_own_class(kind) for v in vars(kind).values()]
+    if any("training" in getattr(getattr(function, "__code__", None), "co_names", ()) for function in functions):
+        return True
     if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
         return module.dropout > 0
     return isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)
