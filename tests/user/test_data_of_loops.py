@@ -266,6 +266,47 @@ def test_float64_that_the_loss_computes_with_is_refused(read: Callable) -> None:
         prepared({"x": X, "y": KEPT["y"].double()}, lambda m, b: read(m(b["x"])[:, 0], b["y"]), batch=8)
 
 
+MOVES: dict[str, Callable] = {
+    "an index": lambda x, z: x[:, torch.arange(x.shape[1]).flip(0)],
+    "parts": lambda x, z: torch.cat([x[:, :2], z[:, 2:]], 1),
+    "a stack": lambda x, z: torch.stack([x, z])[1],
+    "chunks": lambda x, z: torch.cat(x.chunk(2, 1)[::-1], 1),
+    "a choice": lambda x, z: torch.where(torch.arange(len(x))[:, None] > 3, x, z),
+    "turned": lambda x, z: x.flip(1).roll(1, 0).t().contiguous().t(),
+    "gathered": lambda x, z: x.gather(0, torch.arange(8)[:, None].expand(x.shape)),
+    "padded": lambda x, z: F.pad(x, (1, 1), value=0.3)[:, 1 : 1 + x.shape[1]],
+    "filled": lambda x, z: x.masked_fill(torch.arange(len(x))[:, None] > 3, 0.7),
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_float64_that_the_loss_only_moves_is_kept(move: Callable) -> None:
+    def loss(model: nn.Module, batch: Any, wide: bool) -> torch.Tensor:
+        x, z = (batch["x"], batch["z"]) if wide else (batch["x"].float(), batch["z"].float())
+        return F.cross_entropy(model(move(x, z).float()), batch["y"])
+
+    torch.manual_seed(0)
+    data = {"x": X.double(), "y": Y, "z": torch.randn_like(X).double()}
+    found, other = (prepared(data, lambda m, b, w=wide: loss(m, b, w), batch=8) for wide in (True, False))
+    assert found.validation["unchecked"] == []
+    assert found.program.operators == other.program.operators
+
+
+def test_all_parts_of_float64_with_which_the_loss_computes_are_named() -> None:
+    data = {"x": X.double(), "y": Y, "z": X.double(), "w": X.double()}
+    with pytest.raises(vgame.ProgramError, match=r"^x and z are torch.float64, and the loss computes with them"):
+        prepared(data, lambda m, b: F.cross_entropy(m((b["x"] + b["z"]).float() + b["w"].float()), b["y"]), batch=8)
+
+
+def test_all_parameters_of_float64_are_named() -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)).double()
+    job = vgame.Task(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), {"x": X, "y": Y}, 8)
+    with pytest.raises(
+        vgame.ProgramError, match=r"1.bias, 1.running_mean and 1 more are torch.float64.*them with .float"
+    ):
+        vgame.prepare(vgame.Job(job, steps=2))
+
+
 def test_data_that_require_gradients_are_differentiated() -> None:
     def residual(model: nn.Module, batch: Any) -> torch.Tensor:
         x = batch["x"] if isinstance(batch, dict) else batch[0]

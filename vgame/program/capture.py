@@ -150,7 +150,7 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     once.graph.eliminate_dead_code()
     fold_wide(once)
     _scale_of_dropout(once)
-    without_doubles(once, getattr(step.task, "doubles", {}))
+    without_doubles(once, getattr(step.task, "doubles", {}), list(batch))
     return once
 
 

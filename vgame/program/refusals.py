@@ -151,9 +151,11 @@ def refuse_types(task: Task, parameters: Mapping[str, torch.Tensor], buffers: Ma
                 "where the model is made"
             )
         if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
+            alike = [other for other, t in {**parameters, **buffers, **data}.items() if t.dtype == tensor.dtype]
+            are, them = ("is", "it") if len(alike) == 1 else ("are", "them")
             raise ProgramError(
-                f"{name} is {tensor.dtype}; vgame trains in float32 and bfloat16: convert it with .float() or "
-                ".bfloat16()"
+                f"{some_of(alike)} {are} {tensor.dtype}; vgame trains in float32 and bfloat16: convert {them} with "
+                ".float() or .bfloat16()"
             )
         if tensor.device.type != "cpu":
             raise ProgramError(

@@ -52,8 +52,9 @@ def as_given(loss: Loss, doubles: Mapping[str, str], differentiated: set[str]) -
 
 def refused(doubles: Mapping[str, str]) -> str:
     """The sentence for a loss that computes in float64."""
-    places = " and ".join(doubles.values())
+    places = list(doubles.values())
+    are, them = ("is", "it") if len(places) == 1 else ("are", "them")
     return (
-        f"{places} is torch.float64, and the loss computes with it; vgame trains in float32 and bfloat16: convert it "
-        "with .float() first"
+        f"{' and '.join(places)} {are} torch.float64, and the loss computes with {them}; vgame trains in float32 and "
+        f"bfloat16: convert {them} with .float() first"
     )
