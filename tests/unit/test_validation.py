@@ -168,6 +168,23 @@ def test_probabilities_next_to_0_and_1(scale: float, reduction: str) -> None:
     assert report(task(nn.Linear(6, 4), loss)).complete
 
 
+LIMITS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "below": lambda x, limit: torch.clamp(x, limit, 0.3),
+    "above": lambda x, limit: x.clip(-0.3, max=limit),
+    "in place": lambda x, limit: (x * 1).clamp_(min=limit, max=0.3),
+    "both": lambda x, limit: x.clamp(limit, limit + 0.2),
+}
+
+
+@pytest.mark.parametrize("limited", LIMITS.values(), ids=LIMITS)
+def test_a_limit_that_follows_from_the_data(limited: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return limited(model(batch["x"]), batch["x"].mean()).square().mean()
+
+    torch.manual_seed(0)
+    assert report(task(nn.Linear(6, 4), loss)).complete
+
+
 def test_losses_that_take_turns() -> None:
     model = nn.ModuleDict({"a": nn.Linear(6, 4), "b": nn.Linear(4, 4)})
     losses = [

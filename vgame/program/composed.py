@@ -38,11 +38,24 @@ def rrelu(input: T, lower: float = 1 / 8, upper: float = 1 / 3, training: bool =
 
 def clamp(input: T, *limits: Any, **others: Any) -> T:
     """With a tensor and a number as limits, of which torch reads the tensor as a number."""
-    low = limits[0] if limits else others.get("min")
-    high = limits[1] if len(limits) > 1 else others.get("max")
-    if {isinstance(low, T), isinstance(high, T)} == {True, False} and low is not None and high is not None:
-        return torch.clamp_max(torch.clamp_min(input, low), high)
-    return torch.clamp(input, *limits, **others)
+    low, high = _limits(*limits, **others)
+    return torch.clamp_max(torch.clamp_min(input, low), high) if _is_mixed(low, high) else torch.clamp(input, low, high)
+
+
+def clamp_(input: T, *limits: Any, **others: Any) -> T:
+    """The same in place."""
+    low, high = _limits(*limits, **others)
+    return input.clamp_min_(low).clamp_max_(high) if _is_mixed(low, high) else torch.clamp_(input, low, high)
+
+
+def _limits(min: Any = None, max: Any = None) -> tuple[Any, Any]:
+    return min, max
+
+
+def _is_mixed(*limits: Any) -> bool:
+    """Is one limit a number, and the other a tensor of one without a gradient?"""
+    kinds = [isinstance(x, T) and x.dim() == 0 and not x.requires_grad for x in limits if x is not None]
+    return len(kinds) == 2 and kinds.count(True) == 1 and not all(isinstance(x, T) for x in limits)
 
 
 def combinations(input: T, r: int = 2, with_replacement: bool = False) -> T:
@@ -160,3 +173,10 @@ def corrcoef(x: torch.Tensor) -> torch.Tensor:
 def here() -> str:
     """The user's line that runs."""
     return own_line(traceback.extract_stack(limit=DEEP))
+
+
+#: Functions of torch that limit numbers.
+CLAMPS = {
+    **dict.fromkeys((torch.clamp, torch.clip, T.clamp, T.clip), clamp),
+    **dict.fromkeys((torch.clamp_, torch.clip_, T.clamp_, T.clip_), clamp_),
+}

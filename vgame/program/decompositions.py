@@ -19,12 +19,13 @@ import torch.fx.traceback as fx_traceback
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from vgame.errors import ProgramError
 from vgame.program.caught import Caught, refuse_tried, torchs_error
 from vgame.program.composed import (
+    CLAMPS,
     cdist,
-    clamp,
     combinations,
     corrcoef,
     cov,
@@ -41,6 +42,7 @@ from vgame.program.later_step import refuse_shown
 from vgame.program.origins import at_line
 from vgame.program.printed import Printed
 from vgame.program.refusals import refuse_torchvisions_chance
+from vgame.program.shown_types import shown_number
 
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
@@ -98,10 +100,7 @@ OPENED: Mapping[Any, Callable[..., Any]] = {
     torch.normal: normal,
     torch.nn.functional.rrelu: rrelu,
     torch.rrelu: rrelu,
-    torch.clamp: clamp,
-    torch.clip: clamp,
-    torch.Tensor.clamp: clamp,
-    torch.Tensor.clip: clamp,
+    **CLAMPS,
     torch.combinations: combinations,
     torch.multinomial: MULTINOMIAL,
     torch.Tensor.multinomial: MULTINOMIAL,
@@ -165,9 +164,10 @@ class Opened(TorchFunctionMode):
         with at_line(line_above(sys._getframe(1))):
             given = _without_generator(kwargs or {})
             try:
-                return self._call(function, args, given)
+                found = self._call(function, args, given)
             except (RuntimeError, ValueError) as error:
                 raise torchs_error(error, function, (args, given)) from None
+            return tree_map(shown_number, found) if function in DECIDING else found
 
     def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
         refuse_shown((args, kwargs))

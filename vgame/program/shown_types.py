@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from vgame.program.hidden_state import is_library_file
 from vgame.system.installed import is_installed
 
 NUMBERS: dict[type, type] = {torch.SymFloat: float, torch.SymInt: int, torch.SymBool: bool}  # of a trace, of Python
+ARITHMETIC = torch.__file__, f"{Path(torch.__file__).parent / 'fx' / 'experimental' / 'sym_node.py'}"
 
 
 class _Python(type):
@@ -67,24 +69,41 @@ def _is_own(file: str | None) -> bool:
 
 @contextmanager
 def numbers_shown() -> Iterator[None]:
-    """Context in which new unknown numbers have the class of Python's for isinstance, but in the code of torch."""
+    """Context in which unknown numbers that the user's code computes are shown as Python's."""
     with ExitStack() as stack:
-        for kind, number in NUMBERS.items():
-            stack.enter_context(patch.object(kind, "__init__", _posing(kind, number)))
+        for kind in NUMBERS:
+            stack.enter_context(patch.object(kind, "__init__", _made(kind.__init__)))
         yield
 
 
-def _posing(kind: Any, number: type) -> Callable[..., None]:
-    def shown(_: Any) -> type:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename == "<frozen abc>":  # of numbers.Number
-            frame = frame.f_back
-        return kind if frame is None or is_library_file(frame.f_code.co_filename) else number
-
-    posing, begin = type(kind.__name__, (kind,), {"__class__": property(shown)}), kind.__init__
-
+def _made(begin: Callable[..., None]) -> Callable[..., None]:
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
-        object.__setattr__(self, "__class__", posing)
+        if not _is_called_by_library(sys._getframe(1), ARITHMETIC):
+            shown_number(self)
 
     return made
+
+
+def shown_number(value: Any) -> Any:
+    """An unknown number with the class of Python's for isinstance, but in the code of torch; others as they are."""
+    if type(value) in NUMBERS:
+        object.__setattr__(value, "__class__", POSING[type(value)])
+    return value
+
+
+def _posing(kind: Any, number: type) -> type:
+    def shown(_: Any) -> type:
+        return kind if _is_called_by_library(sys._getframe(1), ("<frozen abc>",)) else number  # of numbers.Number
+
+    return type(kind.__name__, (kind,), {"__class__": property(shown), "__module__": "torch"})
+
+
+def _is_called_by_library(frame: FrameType | None, between: tuple[str, ...]) -> bool:
+    """Is torch, Python or vgame the caller, apart from these files?"""
+    while frame is not None and frame.f_code.co_filename in between:
+        frame = frame.f_back
+    return frame is None or is_library_file(frame.f_code.co_filename)
+
+
+POSING = {kind: _posing(kind, number) for kind, number in NUMBERS.items()}

@@ -17,9 +17,11 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import get_ema_avg_fn, get_swa_avg_fn
+from torch.overrides import TorchFunctionMode
 
 from vgame.program.autocast import as_on_cuda
 from vgame.program.capture import _train, _without_mkldnn, _without_validation
+from vgame.program.composed import CLAMPS
 from vgame.program.copied import clear_gradients, copied, copy_attributes, follow, like, parameters
 from vgame.program.hidden_state import line_of
 from vgame.program.optimizers import has_rule, rule_of
@@ -67,9 +69,16 @@ def as_trained(model: nn.Module) -> ExitStack:
     stack.enter_context(_same_contents(model))
     stack.enter_context(restored(model))
     _train(model)
-    for context in (sdpa_kernel(SDPBackend.MATH), _without_mkldnn(), _without_validation(), as_on_cuda()):
+    for context in (sdpa_kernel(SDPBackend.MATH), _without_mkldnn(), _without_validation(), as_on_cuda(), _Clamps()):
         stack.enter_context(context)
     return stack
+
+
+class _Clamps(TorchFunctionMode):
+    """Context in which limits of numbers stay tensors: torch reads one of them as a number of binary32."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return CLAMPS.get(function, function)(*args, **(kwargs or {}))
 
 
 @contextmanager
