@@ -8,7 +8,9 @@ import decimal
 import io
 import itertools
 import multiprocessing
+import os
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -95,6 +97,23 @@ def by_a_context() -> int:
     return VARIABLE.get()
 
 
+def by_the_name_of_a_module() -> int:
+    held = sys.modules["own_counts"]
+    name = "step"
+    setattr(held, name, getattr(held, name) + 1)
+    return getattr(held, name)
+
+
+def by_a_text() -> int:
+    globals()["counted"] = globals().get("counted", 0) + 1
+    return globals()["counted"]
+
+
+def by_the_environment() -> int:
+    os.environ["OWN_COUNT"] = str(int(os.environ.get("OWN_COUNT", "0")) + 1)
+    return int(os.environ["OWN_COUNT"])
+
+
 class Key:
     """A key of a weak dictionary."""
 
@@ -140,6 +159,9 @@ COUNTERS: dict[str, Callable[[], int]] = {
     "a module": by_a_module,
     "a module by another name": by_another_name,
     "a list of a module": by_a_list_of_a_module,
+    "a module by its name": by_the_name_of_a_module,
+    "a name by its text": by_a_text,
+    "the environment": by_the_environment,
     "a variable of a context": by_a_context,
     "a weak dictionary": by_a_weak_dictionary,
     "a cache": of_a_cache(cache),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import logging
 import pprint
@@ -123,6 +124,17 @@ def test_a_tensor_is_not_printed_to_a_stream_that_is_read(library: str) -> None:
         found, stream = classify(model, batch), io.StringIO()
         write(library, found, stream)
         return found * 2 if "0.4" in stream.getvalue() else found
+
+    with pytest.raises(ProgramError, match="a text of a number"):
+        root_of(loss)
+
+
+def test_a_tensor_is_not_printed_to_an_output_that_the_loss_replaces() -> None:
+    def loss(model: nn.Module, batch: dict) -> torch.Tensor:
+        found = classify(model, batch)
+        with contextlib.redirect_stdout(io.StringIO()) as held:
+            print(found.item())
+        return found * 2 if held.getvalue() < "1.1" else found
 
     with pytest.raises(ProgramError, match="a text of a number"):
         root_of(loss)

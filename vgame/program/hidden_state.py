@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import traceback
 from collections import deque
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError, some_of
 from vgame.program.optimizers import TORCHS, has_rule
-from vgame.system.installed import VGAME, is_of_python
+from vgame.system.installed import VGAME, is_of_python, is_own_module
 from vgame.tasks.reach import LEAVES, is_own_class, reached, state
 from vgame.tasks.task import Task
 
@@ -173,7 +174,7 @@ class Held:
     def __init__(self, model: nn.Module, loss: Any) -> None:
         self.model, self.roots = model, roots_of(model, [loss])
         self.values, self.parameters, self.buffers = _values(self.roots), _parameters(model), _buffers(model)
-        self.chance, self.modes = _chance(), _modes(model)
+        self.chance, self.modes, self.outside = _chance(), _modes(model), _outside()
 
     def left(self) -> list[str]:
         """The modules whose mode has changed."""
@@ -181,8 +182,7 @@ class Held:
 
     def changed(self) -> list[str]:
         """The names of numbers, strings, tensors and None that have changed."""
-        now = _values(self.roots)
-        return [path for path in sorted({*now, *self.values}) if now.get(path) is not self.values.get(path)]
+        return _other(_values(self.roots), self.values) or _other(_outside(), self.outside)
 
     def placed(self, paths: list[str]) -> list[str]:
         """The paths, those of attributes of a loss that is an object with its first line."""
@@ -218,8 +218,8 @@ class Held:
 
     def refuse_counts(self) -> None:
         """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes."""
-        now = _values(self.roots)
-        if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(self.values.get(path))]:
+        now, before = _values(self.roots) | _outside(), self.values | self.outside
+        if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(before.get(path))]:
             raise attributes_change(self.placed(counted), [])
 
 
@@ -253,6 +253,28 @@ def attributes_change(names: list[str], left: list[str]) -> ProgramError:
 def _values(roots: Roots) -> dict[str, Any]:
     """Reachable numbers, strings, tensors and None, and the states of other objects, by name."""
     return {name: value if isinstance(value, LEAVES) else state(value) for name, value in reached(roots)}
+
+
+def _outside() -> dict[str, Any]:
+    """Numbers and strings of the user's modules, and the variables of the process, which code can also read and write
+    by a text: getattr(module, "count"), sys.modules, os.environ."""
+    modules = [m for m in list(sys.modules.values()) if _is_users(m)]
+    found = {
+        f"{name} (of the module {m.__name__})": v
+        for m in [*modules, sys.modules["__main__"]]
+        for name, v in list(vars(m).items())
+        if isinstance(v, int | float | str)
+    }
+    return found | {f"{os.fsdecode(k)} (of os.environ)": v for k, v in getattr(os.environ, "_data", {}).items()}
+
+
+def _is_users(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    return bool(file) and module.__name__.partition(".")[0] != PACKAGE.name and is_own_module(module)
+
+
+def _other(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    return [name for name in sorted({*now, *before}) if now.get(name) is not before.get(name)]
 
 
 def same_parts(a: Container, b: Container) -> bool:

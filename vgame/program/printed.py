@@ -56,6 +56,7 @@ class Printed:
     def __init__(self) -> None:
         self.lines: dict[str, None] = {}
         self.checks = Checks()
+        self.streams = sys.stdout, sys.stderr
 
     def text(self, spec: str) -> str:
         """An unknown number, formatted. ProgramError where it is not only printed."""
@@ -74,6 +75,8 @@ class Printed:
 
     def _notes(self, frame: FrameType | None) -> bool:
         """Does the user's statement that runs only print? Then its line is noted."""
+        if (sys.stdout, sys.stderr) != self.streams:  # a loss that replaces them may read the text
+            return False
         while frame is not None and (file := frame.f_code.co_filename) != PASSES:
             if not is_library_file(file) and _prints(frame):
                 self.lines[f"{Path(file).name} line {frame.f_lineno}"] = None
