@@ -314,7 +314,7 @@ def test_every_unsupported_operator_is_named_with_its_modules() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_parameters_of_other_types_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(ProgramError, match=rf"first.weight is {dtype}; vgame trains in float32"):
+    with pytest.raises(ProgramError, match=rf"first.weight, first.bias are {dtype}; vgame trains in float32"):
         lowered(Made(lambda m, x: x).to(dtype))
 
 

@@ -106,14 +106,14 @@ def torchs_error(error: Exception, function: Callable[..., Any], arguments: Any)
     unknown = torch.SymInt | torch.SymFloat | torch.SymBool
     if isinstance(error, (VgameError, *undecided())) or any(isinstance(x, unknown) for x in tree_leaves(arguments)):
         return error
-    if function is torch.Tensor.backward:
+    if function in (T.backward, torch.autograd.grad, torch.autograd.backward):  # of tensors without a history
         return error
     try:
         with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
             args, kwargs = tree_map(_zeros, arguments)
             function(*args, **kwargs)
     except Exception as own:
-        return own.with_traceback(None)
+        return error if type(own) is type(error) else own.with_traceback(None)
     return error
 
 
