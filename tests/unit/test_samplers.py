@@ -202,3 +202,9 @@ def test_a_collation_that_pads_is_accepted(left: bool) -> None:
 
     ragged = [torch.arange(1, 2 + i % 5) for i in range(12)]
     assert collate(loader(data=ragged, collate_fn=padded)).tensors["ids"].shape == (12, 5)
+
+
+def test_an_epoch_of_a_list_of_samples_is_one_pass_over_the_list() -> None:
+    shorter, longer = task(loader(batch=2), order=[3, 1, 4, 2]), task(loader(batch=2), order=[0, 1, 2] * 10)
+    steps = [vgame.Job(made, epochs=2, interval=1, seed=1)._steps() for made in (shorter, longer)]
+    assert steps == [4, 30]
