@@ -4,7 +4,11 @@ nothing there."""
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import threading
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -283,3 +287,33 @@ def test_an_error_that_is_raised_again_may_be_caught() -> None:
 
     model = network()
     prepared(model, loss, optim.SGD(model.parameters(), lr=0.1))
+
+
+def _in_a_thread(x: Value) -> Value:
+    found: list[Value] = []
+    thread = threading.Thread(target=lambda: found.append(x * 2))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+STORED: dict[str, tuple[Callable[[Value], Any], str]] = {
+    "a thread": (_in_a_thread, r"not of this trace, .*another thread computes it \(compute it in the loss itself"),
+    "JSON": (lambda x: json.dumps(x.sum().item()), r"the loss stores numbers or tensors, test_caught\.py line \d+, "),
+    "a file": (lambda x: torch.save(x, os.devnull), r"the loss stores numbers or tensors, test_caught\.py line \d+, "),
+    "a copy": (deepcopy, r"the loss reads or copies the memory of a tensor, test_caught\.py line \d+, which has none"),
+}
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_numbers_that_leave_the_trace_are_refused_with_their_cause(kind: str) -> None:
+    stores, sentence = STORED[kind]
+
+    def loss(m: nn.Module, batch: Any) -> Value:
+        found = m(batch["x"])
+        stored = stores(found.detach() if kind == "a copy" else found)
+        return usual_loss(m, batch) + (stored.mean() if kind == "a thread" else 0)
+
+    model = network()
+    with pytest.raises(ProgramError, match=sentence):
+        prepared(model, loss, optim.SGD(model.parameters(), lr=0.1))

@@ -133,7 +133,7 @@ def test_a_table_that_was_made_before_is_kept() -> None:
 def test_a_tracers_tensor_of_an_earlier_capture() -> None:
     with FakeTensorMode():
         kept = torch.arange(6.0)
-    with pytest.raises(ProgramError, match=r"a tensor of an earlier trace, torch.float32 \(6,\), is used"):
+    with pytest.raises(ProgramError, match=r"a tensor that is not of this trace, torch.float32 \(6,\), is used"):
         capture(task_of(lambda n: torch.utils._pytree.tree_map(torch.detach, kept)))
 
 

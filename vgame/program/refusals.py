@@ -37,10 +37,25 @@ ADVICE = {
     "a leaf Variable that requires grad": "only the optimizer may change parameters",
 }
 
+_STORES = (
+    "the loss stores numbers or tensors{}, which are unknown while it is captured; leave it out: vgame.train(..., "
+    "metrics=, callbacks=) gets losses and weights"
+)
+#: Part of torch's or Python's message -> the whole sentence, with the user's line.
+SENTENCES = {
+    "of type SymFloat is not JSON serializable": _STORES,
+    "of type SymInt is not JSON serializable": _STORES,
+    "Can't pickle local object 'WeakValueDictionary": _STORES,
+    "Cannot access data pointer of Tensor": "the loss reads or copies the memory of a tensor{}, which has none while "
+    "it is captured; write x.clone(), and copy modules before the loss is called",
+}
+
 
 def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
     """The error for a failure in the user's code, with its line. `keys`: the keys of the batch."""
     what = " ".join(str(error).split("\n")[0].split())
+    if sentence := next((then for when, then in SENTENCES.items() if when in what), None):
+        return ProgramError(sentence.format(line_of(error)))
     if "TorchScript interpreter" in what and re.search("[dD]ata.?[dD]ependent", str(error)):
         return decides_by_values(f"a condition in a function of torch.jit{line_of(error)}")
     if type(error).__module__.startswith("torch._dynamo."):

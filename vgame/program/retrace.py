@@ -65,8 +65,9 @@ def _keys(module: GraphModule, needed: set[Node]) -> dict[Node, bytes]:
 def _content(tensor: torch.Tensor) -> str:
     if isinstance(tensor, FakeTensor):
         raise ProgramError(
-            f"a tensor of an earlier trace, {tensor.dtype} {tuple(tensor.shape)}, is used as a constant: a library "
-            "keeps it in a cache; begin a new process, or fill the cache before: call the loss once"
+            f"a tensor that is not of this trace, {tensor.dtype} {tuple(tensor.shape)}, is used as a constant: another "
+            "thread computes it (compute it in the loss itself), or a library keeps it in a cache from an earlier "
+            "trace (begin a new process, or fill the cache before: call the loss once)"
         )
     words = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
     return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(words.tobytes()).hexdigest()}"
