@@ -69,6 +69,12 @@ def a_name(x: Value) -> None:
         raise ValueError
 
 
+def a_number_by_name(x: Value) -> None:
+    wrong, count = torch.isnan(x).any().item(), torch.isinf(x).sum().item()
+    if wrong or count > 0:
+        raise ValueError(f"{count}")
+
+
 def in_a_context(x: Value) -> None:
     with torch.no_grad(), contextlib.nullcontext():
         if x.isnan():
@@ -76,6 +82,7 @@ def in_a_context(x: Value) -> None:
 
 
 CHECKS = [a_number, as_in_detectron, a_tensor, an_assertion, of_itself, a_count, with_numpy, a_name, in_a_context]
+CHECKS += [a_number_by_name]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda f: f.__name__)
@@ -138,6 +145,13 @@ def both(x: Value) -> Value:
     return x
 
 
+def a_count_by_name(x: Value) -> Value:
+    count = (x > 5).sum().item()
+    if count > 0:
+        raise ValueError
+    return x
+
+
 def an_end(x: Value) -> Value:
     if x.item() < 0.1:
         sys.exit()
@@ -166,7 +180,7 @@ def counted(x: Value) -> Value:
 DECIDE = [another_loss, a_return, an_expression, caught_here, caught_outside, another_limit, both, an_end, a_sign, kept]
 
 
-@pytest.mark.parametrize("decide", [*DECIDE, counted], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("decide", [*DECIDE, counted, a_count_by_name], ids=lambda f: f.__name__)
 def test_a_check_that_chooses_a_step_is_refused(decide: Callable[[Value], Value]) -> None:
     with pytest.raises(ProgramError, match=r"values of its tensors .*test_checks_of_finite_numbers\.py line \d+"):
         root_of(lambda model, batch: decide(classify(model, batch)))

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 
 from vgame.errors import some_of
 from vgame.program.constants import Known
@@ -50,6 +50,20 @@ class Checks(Known):
         self._note(own)
         with unset_fake_temporarily(), disable_proxy_modes_tracing():
             return function(*real[0], **real[1])
+
+    def truth(self, number: Any, frame: FrameType | None) -> bool | None:
+        """Of a truth value that was read before the check, else None."""
+        mode = get_proxy_mode()
+        if mode is None or (own := _checking(frame)) is None:
+            return None
+        slot = get_proxy_slot(number, mode.tracer, None)
+        if slot is None:
+            return None
+        proxy = slot.force() if hasattr(slot, "force") else slot
+        self._replay(mode.tracer.graph, mode.tracer.root)
+        if (found := self.values.get(proxy.node)) is not None:
+            self._note(own)
+        return found
 
     def number(self, frame: FrameType | None) -> float | None:
         """A finite number in `math.isfinite(x.item())` of a check, else None."""

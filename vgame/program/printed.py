@@ -90,6 +90,7 @@ class Printed:
         """Context in which such numbers can be printed."""
         with ExitStack() as stack:
             stack.enter_context(numbers_shown())
+            stack.enter_context(patch.object(torch.SymBool, "__bool__", _truth(self, torch.SymBool.__bool__)))
             for kind in UNKNOWN:
                 stack.enter_context(patch.object(kind, "__format__", lambda _, spec: self.text(spec)))
                 for name in ("__float__", "__int__"):
@@ -118,6 +119,16 @@ def _read(printed: Printed, original: Callable[[Any], Any], integer: bool) -> Ca
         return original(self) if number is None else number
 
     return read
+
+
+def _truth(printed: Printed, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """An unknown truth value, which only a check of finite numbers may read."""
+
+    def truth(self: Any) -> bool:
+        found = printed.checks.truth(self, sys._getframe(1))
+        return original(self) if found is None else found
+
+    return truth
 
 
 def _array(printed: Printed) -> Callable[..., np.ndarray]:
