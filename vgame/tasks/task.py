@@ -226,8 +226,9 @@ class Task:
     @property
     def epoch(self) -> float:
         """Batches of a pass over the data: those of a loader, of a list of sample numbers, else samples / batch."""
-        listed = self.order is not None and not isinstance(self.order, str)
-        return getattr(self, "batches", None) or (len(self.order) if listed else self.population) / self.batch
+        order = self.order
+        samples = self.population if order is None or isinstance(order, str) else len(order)
+        return getattr(self, "batches", None) or samples / self.batch
 
     def samples(self, indices: torch.Tensor) -> dict[str, torch.Tensor]:
         """The samples of these indices [B], each tensor [B, ...] or [B, window, ...]."""
