@@ -221,14 +221,19 @@ def test_a_layer_that_the_program_does_not_train_is_found() -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CALLS", "0")
+def no_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+
+
+def calls() -> int:
+    file = Path(os.environ["CALLS"])
+    return int(file.read_text()) if file.exists() else 0
 
 
 def nth_call() -> int:
-    """Counted outside the capture's view."""
-    os.environ["CALLS"] = str(int(os.environ["CALLS"]) + 1)
-    return int(os.environ["CALLS"])
+    """Counted outside the capture's view, in a file."""
+    Path(os.environ["CALLS"]).write_text(str(calls() + 1))
+    return calls()
 
 
 def test_the_model_stays_unchanged_also_if_its_code_fails() -> None:
@@ -315,11 +320,11 @@ def test_a_data_set_that_changes_while_it_is_read_is_found() -> None:
     class Later(Pairs):
         def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
             found = super().__getitem__(i)
-            return found | {"x": found["x"] + (nth_call() if os.environ["CALLS"] > "0" else 0)}
+            return found | {"x": found["x"] + (nth_call() if calls() else 0)}
 
     model = nn.Linear(6, 4)
     one = Task(model, squares, torch.optim.SGD(model.parameters(), lr=0.1), Later(), 4)
-    os.environ["CALLS"] = "1"
+    nth_call()
     with pytest.raises(ValidationError, match=r"Later gives another sample \d+ when it is read again"):
         report(one)
 
