@@ -135,7 +135,7 @@ TASKS: dict[str, tuple[dict[str, Any], str]] = {
     "labels of float": ({"data": {"x": X, "y": X[:, 0]}}, rf"got torch\.float32.*{LINE}; .*: labels\.long\(\)$"),
     "float64": ({"data": {"x": X.double(), "y": Y}}, r"x is torch\.float64, .*convert it with \.float\(\)"),
     "float16": ({"data": {"x": X.half(), "y": Y}}, r"x is torch\.float16; .*convert it with \.float\(\)"),
-    "a model of float64": ({"model": nn.Linear(4, 3).double()}, r"weight is torch\.float64; .*\.float\(\)"),
+    "a model of float64": ({"model": nn.Linear(4, 3).double()}, r"weight, bias are torch\.float64; .*\.float\(\)"),
     "arrays": ({"data": {"x": X.numpy(), "y": Y}}, r"x is of type ndarray; .*torch\.as_tensor makes one$"),
     "lists": ({"data": {"x": X.tolist(), "y": Y}}, r"x is of type list; .*torch\.as_tensor makes one$"),
     "one tensor": (

@@ -30,6 +30,7 @@ ADVICE = {
     "Expected dtype int64 for index": "class numbers must be integers: labels.long()",
     "dynamo-optimized function": "remove torch.compile: vgame captures the step itself",
     "support for cuda": "name no device in the loss: vgame.train(..., device=...) sets the device",
+    "not compiled with CUDA": "name no device in the loss: vgame.train(..., device=...) sets the device",
     "No CUDA GPUs are available": "name no device in the loss: vgame.train(..., device=...) sets the device",
     "SymFloat": 'numbers of tensors are unknown while it is captured; they can be printed: print(f"{x.item():.3f}")',
     "SymInt": 'numbers of tensors are unknown while it is captured; they can be printed: print(f"{x.item()}")',
