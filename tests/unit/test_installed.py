@@ -108,7 +108,7 @@ def test_a_counter_is_refused_wherever_its_code_is(manner: str, monkeypatch: pyt
 
 def test_whose_a_file_is() -> None:
     library, stdlib = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
-    own = ["/home/me/train.py", "/home/me/vgame/train.py", f"{stdlib}-mine/x.py", "<stdin>", "<ipython-input-1-a>"]
+    own = ["/me/train.py", "/me/vgame/train.py", f"{stdlib}-mine/x.py", "<stdin>", "<ipython-input-1-a>"]
     assert [is_of_user(file) for file in own] == [True] * len(own)
     libraries = [f"{library}/a.py", f"{site.getusersitepackages()}/a.py", torch.__file__]
     assert [(is_installed(file), is_of_python(file)) for file in libraries] == [(True, False)] * 3
@@ -125,7 +125,7 @@ def test_whose_a_module_is() -> None:
 
 def test_objects_of_a_module_with_a_name_of_pythons_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     own = types.ModuleType("sched")
-    own.__file__ = "/home/me/sched.py"
+    own.__file__ = "/me/sched.py"
     exec("class Loss:\n    def __init__(self):\n        self.n = 0\n", vars(own))
     monkeypatch.setitem(sys.modules, "sched", own)
     assert ("loss.n", 0) in reached([("loss", own.Loss())]) and parts("loss", own.Loss()) == [("loss.n", 0)]

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from vgame.program.hidden_state import PASSES, is_library_file
-from vgame.tasks import reach
+from vgame.system.installed import is_installed
 
 LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 PRINTERS = {("accelerate", "print"), ("tqdm", "write"), ("loguru", "info"), ("loguru", "debug")}  # by library, name
@@ -120,7 +120,7 @@ def _is_of(found: Any, library: str) -> bool:
     code = _code_of(found)
     return (
         bool(code)
-        and reach.is_library_file(code.co_filename)
+        and is_installed(code.co_filename)
         and library in Path(code.co_filename).with_suffix("").parts
     )
 
