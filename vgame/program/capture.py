@@ -52,6 +52,8 @@ from vgame.program.refusals import (
     refuse_wrappers,
     refuse_written,
     refuse_written_constants,
+    switches,
+    turns_change,
 )
 from vgame.program.restored import restored
 from vgame.program.retrace import is_repeated, without_repetition
@@ -67,7 +69,10 @@ def capture(task: Task) -> tuple[Captured, ...]:
     """The training step of a task, one graph for each loss. Deterministic: a second capture gives the same graphs."""
     refuse_wrappers(task.model)
     refuse_outside(task)
-    return tuple(_capture(task, loss, own) for loss, own in zip(task.losses, owned(task), strict=True))
+    if len(task.losses) > 1 and task.accumulate > 1:  # a loss follows itself, and the other turns
+        for number, own in enumerate(owned(task)):
+            _capture(task, number, own, alone=True)
+    return tuple(_capture(task, number, own) for number, own in enumerate(owned(task)))
 
 
 def owned(task: Task) -> list[set[int]]:
@@ -78,22 +83,22 @@ def owned(task: Task) -> list[set[int]]:
     return [{id(p) for g in o.param_groups for p in g["params"]} for o in task.optimizers]
 
 
-def _capture(task: Task, loss: Callable[..., Any], own: set[int]) -> Captured:
-    """Capture one loss, with the gradients of its parameters."""
+def _capture(task: Task, number: int, own: set[int], alone: bool = False) -> Captured:
+    """Capture one loss, with the gradients of its parameters. `alone`: it is not compared with its pass after the other
+    turns, but with the one that follows at once."""
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
     refuse_types(task, parameters, buffers)
     batch = task.samples(torch.arange(task.batch) % task.population)
     try:
         with ExitStack() as stack:
-            stack.enter_context(restored(task.model, loss))
+            stack.enter_context(restored(task.model, *task.losses))
             _train(task.model)  # which may freeze parameters, or add hooks
             refuse_hooks(task.model)
             refuse_cumulative_averages(task.model)
-            trained = tuple(name for name, p in parameters.items() if p.requires_grad and id(p) in own)
-            if not trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
-                raise nothing_to_train([name for name, p in parameters.items() if id(p) in own])
-            wrapper = Step(task, loss, trained)
+            wrapper = Step(task, number, own, alone)
+            if not wrapper.trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
+                raise nothing_to_train(wrapper.own)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_without_mkldnn())
             stack.enter_context(_without_validation())
@@ -134,7 +139,8 @@ def _without_tracebacks() -> Iterator[None]:
 def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mapping) -> torch.fx.GraphModule:
     opened = {aten.native_batch_norm.default: _native_batch_norm, aten.native_dropout.default: _native_dropout}
     inputs = (parameters, buffers, batch)
-    again = torch.utils._pytree.tree_map(torch.detach, inputs)  # other tensors, for placeholders of the second pass
+    sets = 2 if len(step.task.losses) == 1 else 3  # of placeholders: two passes, and those of the other turns
+    again = [t for _ in range(sets - 1) for t in torch.utils._pytree.tree_map(torch.detach, inputs)]  # other tensors
     first = make_fx(step, decomposition_table=opened, **_FAKE)(*inputs, *again)
     _drop_failed(first)
     refuse_written_constants(first)
@@ -144,9 +150,12 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
         refuse_unknown_shapes(first, step.decided)
         raise
     refuse_written(second, first, list(parameters), len(buffers), list(batch), step.task.model)
-    if step.functions[0] != step.functions[1] or not is_repeated(second):
-        raise attributes_change(step.changed, step.left)
-    once = without_repetition(second)
+    if step.functions[0] != step.functions[1] or not is_repeated(second, sets):
+        if sets > 2:
+            raise turns_change(step.turns, step.task, step.number)
+        flags = [name for name in step.changed if name.startswith("requires_grad of ")]
+        raise switches(flags) if flags else attributes_change(step.changed, step.left)
+    once = without_repetition(second, sets)
     once.graph.eliminate_dead_code()
     fold_wide(once)
     _scale_of_dropout(once)

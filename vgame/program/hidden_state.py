@@ -11,7 +11,7 @@ import random
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -176,6 +176,10 @@ class Held:
         self.values, self.parameters, self.buffers = _values(self.roots), _parameters(model), _buffers(model)
         self.chance, self.modes, self.outside = _chance(), _modes(model), _outside()
 
+    def now(self) -> dict[str, Any]:
+        """The values now, by name."""
+        return _values(self.roots) | _outside()
+
     def left(self) -> list[str]:
         """The modules whose mode has changed."""
         return [name for name, mode in _modes(self.model).items() if self.modes.get(name, mode) != mode]
@@ -216,10 +220,12 @@ class Held:
                 "of a program; draw them with torch (augmentation: vgame.augment)"
             )
 
-    def refuse_counts(self) -> None:
-        """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes."""
-        now, before = _values(self.roots) | _outside(), self.values | self.outside
-        if counted := [path for path in self.changed() if _kind(now.get(path)) != _kind(before.get(path))]:
+    def refuse_counts(self, after: Mapping[str, Any]) -> None:
+        """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes, to
+        another than `after` the first."""
+        now, before = self.now(), self.values | self.outside
+        was = lambda path: (_kind(before.get(path)), _kind(after.get(path)))  # noqa: E731
+        if counted := [path for path in self.changed() if _kind(now.get(path)) not in was(path)]:
             raise attributes_change(self.placed(counted), [])
 
 

@@ -27,6 +27,15 @@ def line_of_node(node: torch.fx.Node) -> str:
     return node.meta.get("custom", {}).get("line", "")
 
 
+def in_another_turn(node: torch.fx.Node) -> None:
+    """Mark a node of a pass on which the program may not depend."""
+    node.meta["custom"] = {**node.meta.get("custom", {}), "turn": True}
+
+
+def is_in_another_turn(node: torch.fx.Node) -> bool:
+    return "turn" in node.meta.get("custom", {})
+
+
 def origin(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose memory a view or an in-place result shares."""
     while node.target is getitem or any(r.alias_info for r in returns_of(node)):

@@ -1,13 +1,14 @@
 """Forward pass, loss and gradients of a task as a traceable function of tensors.
 
-In: a task and one of its losses. Out: per call the results of two passes; the parameters without a gradient;
-ProgramError for state that a program would not carry from step to step.
+In: a task and the number of one of its losses. Out: per call the results of two passes, with the passes of the task's
+other losses before and between them, in the order of a step; the parameters without a gradient; ProgramError for state
+that a program would not carry from step to step.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,77 +18,118 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError
 from vgame.program.caught import Caught
-from vgame.program.constants import is_random, written_by
+from vgame.program.constants import ancestors, is_random, written_by
 from vgame.program.decompositions import Opened
 from vgame.program.hidden_state import DEEP, Held, _buffers, line_of, own_line
 from vgame.program.later_step import later_step, shown
-from vgame.program.origins import label_gradients, origin, place_of
+from vgame.program.origins import in_another_turn, is_in_another_turn, label_gradients, origin, place_of
 from vgame.program.printed import Printed
-from vgame.program.refusals import batch_changes, functions, no_gradient, refuse_no_loss
+from vgame.program.refusals import batch_changes, functions, name_of, no_gradient, refuse_no_loss, thawed, turns_change
 from vgame.program.shown_types import shown_types
 from vgame.tasks.task import Task
+
+SWITCHES = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)
 
 
 class Step:
     """forward, loss and gradients as a pure function of tensors; then forward and loss again, of other tensors."""
 
-    def __init__(self, task: Task, loss: Callable[..., Any], trained: tuple[str, ...]) -> None:
-        self.task, self.loss, self.trained, self.printed, self.caught = task, loss, trained, Printed(), Caught()
+    def __init__(self, task: Task, number: int, own: set[int], alone: bool = False) -> None:
+        """`own`: the parameters that the loss may train, by `id`. `alone`: its second pass follows at once."""
+        self.task, self.number, self.alone, self.printed, self.caught = task, number, alone, Printed(), Caught()
+        parameters = dict(task.model.named_parameters())
+        self.trains = {name: p.requires_grad for name, p in parameters.items()}  # before the next pass
+        self.own = [name for name, p in parameters.items() if id(p) in own]
+        self.trained = tuple(name for name in self.own if self.trains[name])
+        self.frozen = [name for name in self.own if not self.trains[name]]
+        self.turns: dict[str, list[str]] = {}  # what the passes between two of this loss have changed, by loss
+        self.switched: dict[str, str] = {}  # parameters whose requires_grad is set, with the user's line
         self.changed: list[str] = []  # attributes that the first forward pass changed
         self.left: list[str] = []  # modules whose mode it changed
         self.decided: list[str] = []  # reads of numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
-        self.shared = task.losses.index(loss) < len(task.losses) - 1  # its batch, by later losses
         self.rewritten = False  # whether the backward pass changes buffers, as it runs checkpointed parts again
         self.later = later_step(task)
         self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
-        """inputs: parameters, buffers and batch, twice. (loss, gradients, new buffers) of both passes, the second
-        without gradients."""
-        with self.caught.refused(), Opened(self.task.frozen, self.printed, self.caught) as self.opened:
+        """inputs: parameters, buffers and batch, twice, and once more for the other losses, if any. (loss, gradients,
+        new buffers) of both passes, the second without gradients."""
+        opened = Opened(self.task.frozen, self.printed, self.caught)
+        with self.caught.refused(), _Switches(self), opened as self.opened:
             self.decided = self.opened.decided
-            first = self._pass(True, *inputs[:3])
+            before, after = range(self.number), range(self.number + 1, len(self.task.losses))
+            times = min(self.task.accumulate, 2)
+            self._others([n for n in before for _ in range(times)], *inputs[6:])
+            first = self._pass(self.number, True, *inputs[:3])
+            if inputs[6:] and not self.alone:
+                again = [self.number] * (times - 1) + [n for n in (*after, *before) for _ in range(times)]
+                self._others(again, *inputs[6:])
             with shown(self.later), _lookups_refused():
-                return first, self._pass(False, *inputs[3:])
+                return first, self._pass(self.number, False, *inputs[3:6])
+
+    def _others(self, numbers: Iterable[int], *inputs: Mapping[str, torch.Tensor]) -> None:
+        """Passes that no result depends on: of these losses, in other turns."""
+        graph, lines = get_proxy_mode().tracer.graph, dict(self.printed.lines)
+        for number in numbers:
+            known = len(graph.nodes)
+            self._pass(number, None, *inputs)
+            for node in list(graph.nodes)[known:]:
+                in_another_turn(node)
+        self.printed.lines = lines
 
     def _pass(
         self,
-        first: bool,
+        number: int,
+        first: bool | None,
         parameters: Mapping[str, torch.Tensor],
         buffers: Mapping[str, torch.Tensor],
         batch: Mapping[str, torch.Tensor],
     ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        """`first`: None for a pass in another turn."""
+        task_loss, shared = self.task.losses[number], number < len(self.task.losses) - 1  # its batch, by later losses
         own = {**dict(self.task.model.named_parameters()), **dict(self.task.model.named_buffers())}
-        parameters = {n: self._parameter(p, own[n], n in self.trained) for n, p in parameters.items()}
+        parameters = {n: self._parameter(p, own[n], n, first is not None) for n, p in parameters.items()}
         self.opened.parameters = {id(p): n for n, p in (*own.items(), *parameters.items())}
         buffers = {n: _posing(t.clone(), own[n]) for n, t in buffers.items()}
-        batch = {n: t.detach() if self.shared else t.clone() for n, t in batch.items()}
+        batch = {n: t.detach() if shared else t.clone() for n, t in batch.items()}
         given, self.inner = dict(batch), ""
         tensors = {**parameters, **buffers}
         swapped = _reparametrize_module(self.task.model, tensors, tie_weights=True)
         with _own_tensors(self.task.model), swapped, self.printed.allowed():
-            held = Held(self.task.model, self.loss)
-            with shown_types(self.loss, *(type(m).forward for m in self.task.model.modules())):
-                loss = self.loss(self.task.model, batch)
+            held = Held(self.task.model, task_loss)
+            with shown_types(task_loss, *(type(m).forward for m in self.task.model.modules())):
+                loss = task_loss(self.task.model, batch)
             held.refuse_changes()
-            if self.shared and (replaced := [n for n in {**given, **batch} if batch.get(n) is not given.get(n)]):
+            if shared and (replaced := [n for n in {**given, **batch} if batch.get(n) is not given.get(n)]):
                 raise batch_changes(replaced)
             refuse_no_loss(loss)
-            self.functions.append(functions(loss))
-            if self.task.accumulate > 1:
-                loss = loss / self.task.accumulate
-            with self._rewriting():
-                gradients = self._gradients(loss, parameters) if first or self.rewritten else ()
+            if first is not None:
+                self.functions.append(functions(loss))
+                if self.task.accumulate > 1:
+                    loss = loss / self.task.accumulate
+                with self._rewriting():
+                    gradients = self._gradients(loss, parameters) if first or self.rewritten else ()
         buffers = {n: tensors[n] for n in buffers}  # reassigned ones are in `tensors` now
+        switched = [n for n, p in parameters.items() if p.requires_grad != self.trains[n]]
+        self.trains = {n: p.requires_grad for n, p in parameters.items()}
+        if first is not False:
+            changed, left = held.placed(held.changed()), held.left()
+            flags = [f"requires_grad of {n}{self.switched.get(n, '')}" for n in sorted(switched)]
+            names = [*(f"the mode of {n}" for n in left), *flags, *changed]
+            known = self.turns.setdefault(name_of(self.task, number), [])
+            known += [n for n in names if n not in known]
+        if first is not None and (on := [n for n in self.frozen if self.trains[n] or parameters[n].grad is not None]):
+            raise thawed(on, self.switched)
         if first:
-            self.changed, self.left = held.placed(held.changed()), held.left()
-        else:
-            held.refuse_counts()
+            self.changed, self.left, self.after = [*flags, *changed], left, held.now()
+        elif first is False:
+            held.refuse_counts(self.after)
         return loss, gradients if first else [], list(buffers.values())
 
     @contextmanager
@@ -102,10 +144,10 @@ class Step:
         same = all(t is before.get(n) for n, t in _buffers(self.task.model).items())
         self.rewritten |= not same or any(origin(n) in places for n in written)
 
-    def _parameter(self, tensor: torch.Tensor, own: nn.Parameter, trained: bool) -> torch.Tensor:
-        """A leaf in place of the model's own parameter."""
-        leaf = _posing(tensor.detach().requires_grad_(trained), own)
-        if trained:
+    def _parameter(self, tensor: torch.Tensor, own: nn.Parameter, name: str, mine: bool) -> torch.Tensor:
+        """A leaf in place of the model's own parameter. `mine`: for a pass of the captured loss."""
+        leaf = _posing(tensor.detach().requires_grad_(self.trains[name]), own)
+        if mine and leaf.requires_grad and name in self.trained:
             leaf.register_post_accumulate_grad_hook(self._note_line)
         return leaf
 
@@ -137,8 +179,28 @@ class Step:
         self.trained = tuple(n for n, p in wanted.items() if p.grad is not None)
         self.without_gradient = tuple(n for n, p in wanted.items() if p.grad is None)
         if not self.trained:
-            raise no_gradient(list(wanted))
+            raise turns_change(self.turns, self.task, self.number) if _reads_others(loss) else no_gradient([*wanted])
         return [wanted[n].grad for n in self.trained]
+
+
+def _reads_others(loss: torch.Tensor) -> bool:
+    """Whether a loss is computed from a tensor of another turn that is no constant."""
+    node = get_proxy_slot(loss, get_proxy_mode().tracer).proxy.node
+    found = [n for n in ancestors([node]) if is_in_another_turn(n)]
+    return any(n.op == "placeholder" or is_random(n) for n in ancestors(found))
+
+
+class _Switches(TorchFunctionMode):
+    """Context that notes the user's lines that set requires_grad of a parameter."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        self.step = step
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in SWITCHES and (name := self.step.opened.parameters.get(id(args[0]))):
+            self.step.switched[name] = own_line(traceback.extract_stack(limit=DEEP))
+        return function(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,6 +18,7 @@ from vgame.errors import ProgramError, some_of
 from vgame.program.captured import Captured
 from vgame.program.constants import written_by
 from vgame.program.hidden_state import (
+    is_library_file,
     line_of,
     refuse_shared_memory,
 )
@@ -91,6 +94,42 @@ def no_gradient(names: Sequence[str]) -> ProgramError:
     return ProgramError(
         f"the loss depends on no trained parameter ({some_of(names)}); compute it from the model's output, without "
         "torch.no_grad, .detach() and .item()"
+    )
+
+
+def name_of(task: Task, number: int) -> str:
+    """A loss with its first line; `loss 2` for one without code of its own."""
+    code = getattr(inspect.unwrap(task.losses[number]), "__code__", None)
+    if code is None or is_library_file(code.co_filename):
+        return f"loss {number + 1}"
+    return f"{code.co_name} ({Path(code.co_filename).name} line {code.co_firstlineno})"
+
+
+def turns_change(turns: Mapping[str, Sequence[str]], task: Task, number: int) -> ProgramError:
+    """The error for a loss that computes something else after other turns. `turns`: what each loss changes."""
+    reader = name_of(task, number)
+    others = {name: names for name, names in turns.items() if names and name != reader} or turns
+    found = "; ".join(f"{name} changes {some_of([*names])}" for name, names in others.items() if names)
+    return ProgramError(
+        f"{reader} computes something else in a later step, after the losses of other turns{found and f': {found}'}"
+        "; let each loss set what it reads, and compute its own tensors, or set it before the task is made"
+    )
+
+
+def thawed(names: Sequence[str], lines: Mapping[str, str]) -> ProgramError:
+    """The error for frozen parameters that a loss begins to train."""
+    line = next((lines[name] for name in names if name in lines), "")
+    return ProgramError(
+        f"the loss sets requires_grad of {some_of(sorted(names))}{line}; call it before the task is made, which trains "
+        'the parameters that are not frozen then, or give the steps: frozen={"encoder.*": 100}'
+    )
+
+
+def switches(names: Sequence[str]) -> ProgramError:
+    """The error for parameters that a loss trains in its first step only."""
+    return ProgramError(
+        f"the loss changes {some_of(names)}, so that the next step computes something else; freeze parameters before "
+        'the task is made, or in some steps: frozen={"encoder.*": 100}'
     )
 
 

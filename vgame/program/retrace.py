@@ -1,7 +1,8 @@
 """Check that a model's second forward pass repeats the first: a program does not carry values of one pass to the next.
 
-In: the functionalized graph of two passes, each with its own placeholders. Out: whether both compute the same, and the
-second depends only on its own placeholders, constants and random numbers; the graph without the second pass.
+In: the functionalized graph of two passes, each with its own placeholders, and perhaps of other turns with a third set.
+Out: whether both compute the same, and each depends only on its own placeholders, constants and random numbers; the
+graph of the first pass alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
 from vgame.program.constants import ancestors, is_random
+from vgame.program.origins import is_in_another_turn
 
 aten = torch.ops.aten
 #: Operators that return the words of their operand.
@@ -28,22 +30,27 @@ SAME = {
 }
 
 
-def is_repeated(module: GraphModule) -> bool:
-    """Whether the second pass repeats the first one, for the operators that its loss and buffers need."""
+def is_repeated(module: GraphModule, sets: int) -> bool:
+    """Whether the second pass repeats the first one, for the operators that its loss and buffers need. `sets`: of
+    placeholders."""
     places = module.graph.find_nodes(op="placeholder")
+    size = len(places) // sets
+    outside = {*places[2 * size :], *(n for n in module.graph.nodes if is_random(n) and is_in_another_turn(n))}
+    if not ancestors(tree_leaves(output_of(module).args[0])).isdisjoint(outside):
+        return False
     (loss, _, buffers), again = output_of(module).args[0]
     results = [tree_leaves((loss, buffers)), tree_leaves(again)]
     needed = [ancestors(each) for each in results]
-    if any(is_random(n) for n in needed[0] & needed[1]) or not needed[1].isdisjoint(places[: len(places) // 2]):
+    if any(is_random(n) for n in needed[0] & needed[1]) or not needed[1].isdisjoint(places[:size]):
         return False
-    keys = [_keys(module, each) for each in needed]
+    keys = [_keys(module, each, size) for each in needed]
     return [keys[0][n] for n in results[0]] == [keys[1][n] for n in results[1]]
 
 
-def _keys(module: GraphModule, needed: set[Node]) -> dict[Node, bytes]:
-    """A digest of each node's computation; random numbers and placeholders by their order."""
+def _keys(module: GraphModule, needed: set[Node], size: int) -> dict[Node, bytes]:
+    """A digest of each node's computation; random numbers and placeholders by their order in a set of this size."""
     places = module.graph.find_nodes(op="placeholder")
-    inputs = {node: number % (len(places) // 2) for number, node in enumerate(places)}
+    inputs = {node: number % size for number, node in enumerate(places)}
     keys: dict[Node, bytes] = {}
     drawn = count()
     for node in module.graph.nodes:
@@ -73,7 +80,7 @@ def _content(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} {hashlib.sha256(words.tobytes()).hexdigest()}"
 
 
-def without_repetition(module: GraphModule) -> GraphModule:
+def without_repetition(module: GraphModule, sets: int) -> GraphModule:
     """The module with the graph of the first pass alone."""
     output = output_of(module)
     output.args = output.args[0][:1]
@@ -84,9 +91,9 @@ def without_repetition(module: GraphModule) -> GraphModule:
         if node is not output:
             module.graph.erase_node(node)
     places = module.graph.find_nodes(op="placeholder")
-    second = set(places[len(places) // 2 :])
+    second = set(places[len(places) // sets :])
     for node in module.graph.nodes:
-        if node not in needed and second.intersection(node.all_input_nodes):
+        if node not in needed and (is_in_another_turn(node) or second.intersection(node.all_input_nodes)):
             second.add(node)
     for node in reversed(module.graph.nodes):
         if node in second:

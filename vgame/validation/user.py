@@ -116,6 +116,7 @@ def gradients(
     """`loss`, `gradient.NAME` (None if torch computes none) and `buffer.NAME` after the batches of a step."""
     side, total = Side(), torch.zeros((), dtype=dtype)
     with as_trained(task.model):
+        _play_before(task, loss, batches[0])
         trains = any(p.requires_grad for _, p in task.model.named_parameters())  # an evaluation has no gradients
         shadows = shadows or Shadows(budget, dtype=dtype)
         tensors = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
@@ -137,6 +138,13 @@ def gradients(
         side.rounded = {n: None if t is None else t.detach().clone() for n, t in found.items()}
         side.narrow = shadows.narrow
     return side
+
+
+def _play_before(task: Task, loss: Callable[..., T], batch: Tensors) -> None:
+    """What the losses of earlier turns leave on the model for this one; not in its tensors."""
+    with _same_contents(task.model):
+        for each in task.losses[: task.losses.index(loss)]:
+            each(task.model, {name: t.clone() for name, t in batch.items()})
 
 
 def clipped(task: Task, given: Mapping[str, T | None], budget: Budget) -> Side:
