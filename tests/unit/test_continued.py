@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -133,3 +134,23 @@ def test_an_order_goes_on_with_the_same_data_only(first: dict, second: dict, goe
     more = trained(tmp_path / "more", make, 1, run, **second)
     place = next(i for i, label in enumerate(more.bundle.program.labels.state) if label.name == "data.position")
     assert bool(more.bundle.state[place].any()) == goes_on
+
+
+def test_new_schedulers_of_a_continued_run_are_warned_of(tmp_path: Path) -> None:
+    """They go on where the run ended; new ones of a loop of torch's start again."""
+    run = trained(tmp_path / "run", OPTIMIZERS["sgd"], 3)
+
+    def second(initial: object) -> torch.Tensor:
+        model = net()
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        warm = optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, 3)
+        task = vgame.Task(model, loss, optimizer, data(), 8, order="sequential", schedulers=[warm])
+        bundle = vgame.prepare(vgame.Job(task, steps=2, interval=2, initial=initial), validate=0)
+        return bundle.scalars.flatten()
+
+    message = "the task's schedulers are new, but go on after the run's 3 steps: this job's first step has their rate"
+    with pytest.warns(UserWarning, match=message):
+        assert second(run).tolist() == pytest.approx([0.1, 0.1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert second(run.state_dict()).tolist() == pytest.approx([0.01, 0.04])

@@ -40,6 +40,18 @@ def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
         )
 
 
+def warn_of_schedulers(task: Task, before: int) -> None:
+    """Warn of schedulers that have not stepped, in a job that continues a run of so many steps."""
+    if before and any(getattr(scheduler, "last_epoch", 0) == 0 for scheduler in task.schedulers):
+        warnings.warn(
+            f"the task's schedulers are new, but go on after the run's {before} steps: this job's first step has their "
+            f"rate of step {before + 1}, where new ones in a loop of torch's begin again; for that leave them out and "
+            "give schedule=vgame.Cosine(...), which counts the job's own steps, or take the run's weights alone: "
+            "initial=run.state_dict()",
+            stacklevel=2,
+        )
+
+
 def warn_of_batch(task: Task) -> None:
     """Warn of a batch larger than the data: torch's DataLoader makes a smaller batch, a job repeats samples."""
     if task.batch > task.population:

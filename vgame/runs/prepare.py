@@ -12,7 +12,14 @@ from torch import nn
 
 from vgame.errors import JobFileError, ProgramError, some_of
 from vgame.job.bundle import Bundle, LogSpec, refuse_invalid
-from vgame.job.cautions import call_factory, warn_of_batch, warn_of_evaluation, warn_of_rate, warn_of_untrained
+from vgame.job.cautions import (
+    call_factory,
+    warn_of_batch,
+    warn_of_evaluation,
+    warn_of_rate,
+    warn_of_schedulers,
+    warn_of_untrained,
+)
 from vgame.job.factory import initial_of, make_task
 from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import Keys, module_keys
@@ -54,6 +61,7 @@ def prepare_without_log(
     warn_of_evaluation(task)
     warn_of_rest(task, job.steps)
     start = start_from(initial_of(job), task.model)
+    warn_of_schedulers(task, start.before)
     task = task_from(task, start)
     schedule, steps = start.schedule(job.schedule), start.before + job.steps
     lowered: Lowered = lower_task(task, schedule, steps, listener)
