@@ -58,6 +58,12 @@ def replaces(model: nn.Module) -> None:
     model.critic[2] = nn.Sigmoid()
 
 
+def hooks(model: nn.Module) -> None:
+    """Once, as long as the module has no hook: those of the capture must not count."""
+    if not model.critic[0]._forward_hooks:
+        model.critic[0].register_forward_hook(lambda module, given, found: 0.5 * found)
+
+
 def sets_elsewhere(model: nn.Module) -> None:
     KEPT["share"] = 0.25
 
@@ -89,7 +95,8 @@ def captured(ordered: vgame.Task) -> vgame.Bundle:
         (sets_share, "share"),
         (sets_momentum, "critic.1.momentum"),
         (stops_statistics, "critic.1.track_running_stats"),
-        (replaces, "critic.2"),
+        (replaces, "the module critic.2"),
+        (hooks, "the module critic.0"),
         (sets_elsewhere, r"KEPT.share \(test_state_of_turns.py line \d+\)"),
         (evaluates, "the mode of critic, the mode of critic.0"),
         (freezes, "requires_grad of critic.0.weight"),
@@ -164,10 +171,11 @@ def back(model: nn.Module, batch) -> torch.Tensor:
         turns(sets_share),
         turns(sets_momentum),
         turns(replaces),
+        turns(hooks),
         turns(swaps, swaps),
         turns(sets_share, lambda m: setattr(m, "share", 2.0)),
     ],
-    ids=["pix2pix", "back", "cached", "attribute", "momentum", "replaced", "swaps", "set by both"],
+    ids=["pix2pix", "back", "cached", "attribute", "momentum", "replaced", "hooks", "swaps", "set by both"],
 )
 def test_turns_read_what_the_others_left(tmp_path: Path, losses: list[Callable]) -> None:
     ordered = task(loss=losses)
@@ -176,6 +184,19 @@ def test_turns_read_what_the_others_left(tmp_path: Path, losses: list[Callable])
     assert run.losses.tolist() == pytest.approx(text, rel=1e-5)
     for name, tensor in run.state_dict().items():
         assert torch.allclose(tensor.double(), model.state_dict()[name].double(), rtol=1e-3, atol=1e-3), name
+
+
+def test_a_loss_that_its_own_next_batch_sees_changed_is_refused() -> None:
+    """Under accumulation a loss follows itself."""
+
+    def first(model: nn.Module, batch) -> torch.Tensor:
+        share, model.share = getattr(model, "share", 1.0), 0.25
+        return critic_loss(model, batch) * share
+
+    losses = [first, turns(generator=lambda m: setattr(m, "share", 1.0))[1]]
+    captured(task(loss=losses))
+    with pytest.raises(ProgramError, match=r"first .test_state_of_turns.py line .*changes share"):
+        captured(replace(task(loss=losses), accumulate=2))
 
 
 def test_random_numbers_of_an_earlier_turn_are_no_part_of_a_later_one() -> None:

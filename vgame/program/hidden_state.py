@@ -174,7 +174,8 @@ class Held:
     def __init__(self, model: nn.Module, loss: Any) -> None:
         self.model, self.roots = model, roots_of(model, [loss])
         self.values, self.parameters, self.buffers = _values(self.roots), _parameters(model), _buffers(model)
-        self.chance, self.modes, self.outside = _chance(), _modes(model), _outside()
+        self.chance, self.modes, self.modules = _chance(), _modes(model), _modules(model)
+        self.outside = _outside()
 
     def now(self) -> dict[str, Any]:
         """The values now, by name."""
@@ -183,6 +184,10 @@ class Held:
     def left(self) -> list[str]:
         """The modules whose mode has changed."""
         return [name for name, mode in _modes(self.model).items() if self.modes.get(name, mode) != mode]
+
+    def replaced(self) -> list[str]:
+        """The modules that are others now, or have other hooks."""
+        return [name for name, module in _modules(self.model).items() if self.modules.get(name) != module]
 
     def changed(self) -> list[str]:
         """The names of numbers, strings, tensors and None that have changed."""
@@ -336,6 +341,10 @@ def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _modes(model: nn.Module) -> dict[str, bool]:
     return {name or "(model)": module.training for name, module in model.named_modules()}
+
+
+def _modules(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {n or "(model)": (id(m), *m._forward_pre_hooks, *m._forward_hooks) for n, m in model.named_modules()}
 
 
 def _kind(tensor: Any) -> str:

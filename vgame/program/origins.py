@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 
 def module_of(node: torch.fx.Node) -> str:
@@ -49,27 +50,26 @@ def returns_of(node: torch.fx.Node) -> list[Any]:
 
 @contextmanager
 def labelled_modules(model: nn.Module) -> Iterator[None]:
-    """Context in which every traced node carries the name of the innermost running module."""
+    """Context in which every traced node carries the name of the innermost running module. Its hooks are those of all
+    modules, since the user's code may look at the hooks of a module."""
+    names = {id(module): name for name, module in model.named_modules()}
     stack: list[str] = []
     ranges: list[tuple[int, int, str]] = []
     starts: list[int] = []
 
-    def enter(name: str) -> Callable:
-        def hook(module: nn.Module, args: Any) -> None:
+    def enter(module: nn.Module, args: Any) -> None:
+        if (name := names.get(id(module))) is not None:
             stack.append(name)
             starts.append(torch.autograd._get_sequence_nr())
             fx_traceback.current_meta["custom"] = {"module": name}
 
-        return hook
-
     def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if id(module) not in names:
+            return
         ranges.append((starts.pop(), torch.autograd._get_sequence_nr(), stack.pop()))
         fx_traceback.current_meta["custom"] = {"module": stack[-1] if stack else "loss"}
 
-    handles = []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(enter(name)))
-        handles.append(module.register_forward_hook(leave, always_call=True))
+    handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
     _RANGES.append(ranges)
     _LINES.append([])
     try:

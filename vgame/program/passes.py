@@ -121,7 +121,8 @@ class Step:
         if first is not False:
             changed, left = held.placed(held.changed()), held.left()
             flags = [f"requires_grad of {n}{self.switched.get(n, '')}" for n in sorted(switched)]
-            names = [*(f"the mode of {n}" for n in left), *flags, *changed]
+            modules = [f"the module {n}" for n in held.replaced()]
+            names = [*modules, *(f"the mode of {n}" for n in left), *flags, *changed]
             known = self.turns.setdefault(name_of(self.task, number), [])
             known += [n for n in names if n not in known]
         if first is not None and (on := [n for n in self.frozen if self.trains[n] or parameters[n].grad is not None]):
