@@ -26,7 +26,7 @@ LONG = 10.0  # seconds; a slower factory is not called twice
 
 def warn_of_rate(task: Task, schedule: Schedule | None) -> None:
     """Warn of an optimizer's rate that the schedule overrides, unless it is 1.0, the usual scale of a schedule."""
-    if schedule is None:
+    if schedule is None or "lr" not in task.optimizers[0].param_groups[0]:
         return
     written, default = (
         task.optimizers[0].param_groups[0]["lr"],
@@ -86,7 +86,7 @@ def _has_modes(module: nn.Module) -> bool:
 
 def warn_of_untrained(task: Task, schedule: Schedule | None, without_gradient: Sequence[str]) -> None:
     """Warn of trainable parameters that no step changes; they stay the same in torch's own loop too."""
-    groups = [(g, float(g["lr"])) for optimizer in task.optimizers for g in optimizer.param_groups]
+    groups = [(g, float(g.get("lr", 1.0))) for optimizer in task.optimizers for g in optimizer.param_groups]
     rates = {id(p): rate for group, rate in groups for p in group["params"]}
     rest = {n: p for n, p in task.model.named_parameters() if p.requires_grad and n not in without_gradient}
     planned = schedule is not None or task.schedulers

@@ -59,8 +59,6 @@ def copied(optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> tuple[Opt
         memo |= {id(v): _empty(k, v, p) for k, v in optimizer.state.get(p, {}).items() if isinstance(v, torch.Tensor)}
     copy_attributes(parameters(optimizer), memo)
     vars(made).update(deepcopy({k: v for k, v in vars(optimizer).items() if k != "step"}, memo))
-    for group in made.param_groups:  # the plain loops; the other variants differ only in kernel launches
-        group.update({key: False for key in ("foreach", "fused", "capturable", "differentiable") if key in group})
     return made, [_follower(s, memo) for s in schedulers]
 
 

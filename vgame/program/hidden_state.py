@@ -127,15 +127,16 @@ def _memory(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None:
     name = type(optimizer).__name__
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *EVERYWHERE)
-    if any(hooks):
+    own = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # absent without Optimizer.__init__
+    if any((*(getattr(optimizer, hooks, None) for hooks in own), *EVERYWHERE)):
         raise ProgramError(f"the optimizer {name} has hooks on its step, which a program does not run; remove them")
-    if not scheduled and "step" in vars(optimizer):
+    plain = _is_plain(optimizer)
+    if plain and not scheduled and "step" in vars(optimizer):
         raise ProgramError(
             f"the step of the optimizer {name} was replaced, as a learning rate scheduler does; give the schedulers to "
             "the task: schedulers=[...]"
         )
-    if not _is_plain(optimizer):
+    if not plain:
         raise ProgramError(
             f"the step of the optimizer {name} was replaced, and not by a scheduler; define the step in the "
             "optimizer's class"
@@ -165,6 +166,12 @@ def _is_used(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return bool((value != (0 if value.dim() == 0 else value.flatten()[:1])).any())
     return isinstance(value, int | float) and value != 0
+
+
+WATCHED = (
+    "; metrics and lists of results belong beside the loss: vgame.train(..., callbacks=[...]) calls functions at "
+    "checkpoints, metrics= one for each step's loss"
+)
 
 
 class Held:
@@ -251,13 +258,13 @@ def attributes_change(names: list[str], left: list[str]) -> ProgramError:
     if any(" (" in name or name.startswith("loss.") for name in names):
         return ProgramError(
             f"the loss or the model changes {some}, which a program does not record; make it a buffer of the model "
-            "(register_buffer), or remove it"
+            f"(register_buffer), or remove it{WATCHED}"
         )
     one = len(names) == 1
     which, form, them = ("attribute", "it a buffer", "it") if one else ("attributes", "them buffers", "them")
     return ProgramError(
         f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the forward pass, and the next pass "
-        f"depends on {them}; make {form} (register_buffer)"
+        f"may depend on {them}; make {form} (register_buffer){WATCHED}"
     )
 
 

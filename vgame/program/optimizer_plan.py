@@ -55,7 +55,7 @@ def plan_of(
         if by_rule and (rates := _rates_alone(optimizer, schedulers, steps)) is not None:
             return ByRule([lambda t, group=group: Fraction(group[t - 1]) for group in rates])
         return play(optimizer, {*names}, schedulers, None, steps, sleeping, listener)
-    rates = _scheduled_rates(task, optimizer, schedule, steps)
+    rates = [] if schedule is None and not by_rule else _scheduled_rates(task, optimizer, schedule, steps)
     if by_rule:
         return ByRule(rates)
     doubles = None if schedule is None else lambda t: [double(rate(t), 64) for rate in rates]
@@ -91,6 +91,12 @@ def _scheduled_rates(task: Task, optimizer: Optimizer, schedule: Schedule | None
     """The job's schedule, scaled by each group's rate over the first's of all; without one the optimizer's own rates
     throughout."""
     groups = optimizer.param_groups
+    for group in (*groups, task.optimizers[0].param_groups[0]):
+        if schedule is not None and "lr" not in group:
+            raise ProgramError(
+                f"a group of the optimizer has no lr ({', '.join(sorted({*group} - {'params'}))}), which the job's "
+                "[schedule] sets; remove the [schedule]"
+            )
     base = float(task.optimizers[0].param_groups[0]["lr"])
     if schedule is None:
         return [lambda t, lr=float(group["lr"]): Fraction(repr(lr)) for group in groups]

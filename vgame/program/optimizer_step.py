@@ -40,9 +40,18 @@ WITH_TENSORS: dict[str, Callable[..., torch.Tensor]] = {
     "fill": lambda x, y: torch.zeros_like(x) + y,
     "maximum": torch.maximum,
     "minimum": torch.minimum,
+    "clamp": lambda x, least=None, most=None: _at_most(_at_least(x, least), most),
     "clamp_min": lambda x, least: torch.maximum(x, least),
     "clamp_max": lambda x, most: torch.minimum(x, most),
 }
+
+
+def _at_least(x: torch.Tensor, least: Any) -> torch.Tensor:
+    return torch.maximum(x, least) if isinstance(least, torch.Tensor) else x if least is None else x.clamp_min(least)
+
+
+def _at_most(x: torch.Tensor, most: Any) -> torch.Tensor:
+    return torch.minimum(x, most) if isinstance(most, torch.Tensor) else x if most is None else x.clamp_max(most)
 
 
 def _is_one(number: Any) -> bool:
@@ -144,9 +153,10 @@ class _Replay:
         return [self._value(label) for _, label in self.form.results]
 
     def _call(self, operation: Operation) -> Any:
-        changes = any(isinstance(a, Number) and a.n in self.changing for a in operation.arguments)
         args, kwargs = tree_unflatten([self._value(a) for a in operation.arguments], operation.tree)
         out, name = kwargs.pop("out", None), operation.function._schema.name.split("::")[1]
+        numbers = [a for a in operation.arguments if isinstance(a, Number) and a.n in self.changing]
+        changes = any(a.kind is None or name.rstrip("_") in WITH_TENSORS for a in numbers)
         writes = name.endswith("_")
         if out is None and not changes and name not in ("index_put_", "_to_copy"):
             return operation.function(*args, **kwargs)
@@ -178,13 +188,18 @@ class _Replay:
     def _value(self, argument: Any) -> Any:
         if isinstance(argument, Number):
             number = self.numbers[argument.n]
+            if argument.kind is not None and isinstance(number, float):
+                return torch.full((), number, dtype=_type(argument.kind))
             return int(number) if isinstance(number, float) and number.is_integer() else number
         if argument == "device":
             return torch.device("cpu")
         if not (isinstance(argument, tuple) and argument and argument[0] in ("p", "g", "slot", "fill", "out")):
             return _type(argument) if isinstance(argument, torch.dtype) else argument
         if argument[0] == "fill" and argument not in self.known:
-            self.known[argument] = torch.full(argument[2], argument[1], dtype=_type(argument[3]))
+            number = self.numbers[argument[1].n] if isinstance(argument[1], Number) else argument[1]
+            fixed = not isinstance(number, torch.Tensor)
+            made = torch.full(argument[2], number if fixed else 0.0, dtype=_type(argument[3]))
+            self.known[argument] = made if fixed else made + number
         return self.known[argument]
 
 

@@ -116,7 +116,7 @@ class _Stage:
                     self.played[key] = alike.setdefault((number, shape, tuple(self.asleep[key])), Played(shape))
 
     def step(self, step: int, rates: Sequence[float] | None) -> None:
-        recorder = Recorder(self.name)
+        recorder = Recorder(self.name, self.optimizer.state)
         clear_gradients(self.optimizer, not any(self.asleep.values()), self.others.values())
         for key, p in (self.parameters | self.others).items():
             awake = key in self.parameters and not any(step in steps for steps in self.asleep[key])

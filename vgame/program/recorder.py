@@ -6,8 +6,9 @@ a ProgramError about an unsupported operation.
 
 from __future__ import annotations
 
+import traceback
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from vgame.errors import ProgramError
 from vgame.program.caught import Caught
+from vgame.program.hidden_state import own_line
+from vgame.program.lists import PREFIX, by_tensor
 
 #: Overloads that create a tensor filled with one number.
 FILLS = {
+    "empty": lambda args, kwargs: 0.0,  # as good as any number: it is written before it is read
     "zeros": lambda args, kwargs: 0.0,
     "zeros_like": lambda args, kwargs: 0.0,
     "new_zeros": lambda args, kwargs: 0.0,
@@ -31,15 +35,16 @@ FILLS = {
     "new_full": lambda args, kwargs: float(args[2]),
 }
 
-Label = tuple[Any, ...]  # ("p",), ("g",), ("slot", key), ("fill", number, shape, type, n) or ("out", n, k)
+Label = tuple[Any, ...]  # ("p",), ("g",), ("slot", key), ("fill", number, shape, type, given, n) or ("out", n, k)
 Key = tuple[int, int]  # group, place in it
 
 
 @dataclass(frozen=True)
 class Number:
-    """The place of the n-th number of a step."""
+    """The place of the n-th number of a step; `kind`: its type where the operator reads a tensor, and no number."""
 
     n: int
+    kind: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,10 @@ def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 class Recorder(TorchDispatchMode):
     """Records every operator on tensors without data; all others are executed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, state: Mapping[Any, Any]) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.state = name, state
+        self.parameters: dict[Any, torch.Tensor] = {}
         self.labels: dict[tuple[Any, ...], tuple[Any, Label]] = {}  # memory -> (parameter, label)
         self.places: dict[int, tuple[Any, ...]] = {}  # memory of parameters and slots -> parameter
         self.alive: list[torch.UntypedStorage] = []  # kept alive, so that no address is used twice
@@ -103,6 +109,7 @@ class Recorder(TorchDispatchMode):
 
     def begin(self, key: Any, p: torch.Tensor, slots: dict[str, torch.Tensor], known: set[str]) -> None:
         self.operations[key], self.numbers[key], self.known[key] = [], [], known
+        self.parameters[key] = p
         for tensor in (p, *slots.values()):
             own = (key, _memory(tensor))
             if self.places.setdefault(tensor.untyped_storage()._cdata, own) != own:
@@ -132,8 +139,8 @@ class Recorder(TorchDispatchMode):
         made = {slot: label for slot, label in results.items() if slot and slot not in self.known[key]}
         names: dict[Label, Label] = {label: ("slot", slot) for slot, label in made.items() if label[0] == "fill"}
         for argument in (*(a for o in self.operations[key] for a in o.arguments), *results.values()):
-            if _is_fill(argument):  # numbered in the order of this parameter's step
-                names.setdefault(argument, (*argument[:-1], len(names)))
+            if _is_fill(argument) and argument not in names:  # numbered in the order of this parameter's step
+                names[argument] = (argument[0], self._number(key, argument), *argument[2:-1], len(names))
         renamed = [
             Operation(o.function, o.tree, tuple(_renamed(a, names) for a in o.arguments)) for o in self.operations[key]
         ]
@@ -143,6 +150,13 @@ class Recorder(TorchDispatchMode):
             tuple((slot, tuple(tensor.shape)) for slot, tensor in slots.items()),
             tuple((slot, label[1] if label[0] == "fill" else 0.0) for slot, label in made.items()),
         )
+
+    def _number(self, key: Any, fill: Label) -> Any:
+        """The number of a fill: one of the step, if it was given and may change from step to step."""
+        if not fill[4]:
+            return fill[1]
+        self.numbers[key].append(fill[1])
+        return Number(len(self.numbers[key]) - 1)
 
     def _own(self, key: Any, tensor: torch.Tensor) -> Label:
         """The label of a parameter or its slot after the step."""
@@ -159,6 +173,9 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         inputs = [t for t in tree_leaves((args, kwargs)) if without_data(t)]
+        if inputs and func._schema.name.startswith(PREFIX):
+            with self:
+                return by_tensor(func, args, kwargs)
         before = [_memory(t) for t in inputs]
         result = func(*args, **kwargs)
         outputs = [t for t in tree_leaves(result) if without_data(t)]
@@ -172,22 +189,32 @@ class Recorder(TorchDispatchMode):
                 f"the optimizer {self.name} changes the memory or the shape of a tensor in place ({func}); create a "
                 "new tensor"
             )
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise ProgramError(
+                f"the optimizer {self.name} draws random numbers ({func}){own_line(traceback.extract_stack())}, which "
+                "a program does not draw in an optimizer's step; let it compute without chance"
+            )
+        if name == "empty_like" and self._label(inputs[0])[0] is None:
+            name = "empty"
         if name in FILLS:
-            self._fill(outputs[0], FILLS[name](args, kwargs), [self._label(t)[0] for t in inputs])
+            owners = [self._label(t)[0] for t in inputs]
+            self._fill(outputs[0], FILLS[name](args, kwargs), "full" in name, owners)
         else:
             self._operation(func, args, kwargs, inputs, outputs)
         return result
 
-    def _fill(self, tensor: torch.Tensor, number: float, owners: list[Any]) -> None:
+    def _fill(self, tensor: torch.Tensor, number: float, given: bool, owners: list[Any]) -> None:
         self.fills += 1
-        self._name(
-            tensor, owners[0] if owners else None, ("fill", number, tuple(tensor.shape), tensor.dtype, self.fills)
-        )
+        label = ("fill", number, tuple(tensor.shape), tensor.dtype, given, self.fills)
+        self._name(tensor, owners[0] if owners else None, label)
 
     def _operation(
         self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
     ) -> None:
         owners = {owner for owner, _ in map(self._label, inputs)} - {None}
+        if not owners and (held := [key for t in inputs if (key := self._holder(t)) is not None]):
+            self._name(inputs[0], held[0], self._label(inputs[0])[1])
+            owners = {*held}
         if not owners:
             usual = f", or use torch.optim.{self.name}" if hasattr(torch.optim, self.name) else ""
             raise ProgramError(
@@ -199,7 +226,8 @@ class Recorder(TorchDispatchMode):
         (key,) = owners
         leaves, tree = tree_flatten((args, kwargs))
         numeric = _numeric(func, args, kwargs)
-        arguments = tuple(self._argument(key, leaf, free) for leaf, free in zip(leaves, numeric, strict=True))
+        numbers = torch._C._should_allow_numbers_as_tensors(func._schema.name.split("::")[1])
+        arguments = tuple(self._argument(key, leaf, free, numbers) for leaf, free in zip(leaves, numeric, strict=True))
         self.operations[key].append(Operation(func, tree, arguments))
         for k, output in enumerate(outputs):
             owner, label = self.labels.get(_memory(output), (None, ("out", len(self.operations[key]) - 1, k)))
@@ -212,7 +240,15 @@ class Recorder(TorchDispatchMode):
             "compute with one parameter at a time"
         )
 
-    def _argument(self, key: Any, leaf: Any, numeric: bool) -> Any:
+    def _holder(self, tensor: torch.Tensor) -> Any:
+        """The parameter whose state holds a tensor."""
+        place, states = _memory(tensor), {key: self.state.get(p, {}) for key, p in self.parameters.items()}
+        held = (key for key, state in states.items() for t in state.values() if without_data(t) and _memory(t) == place)
+        return next(held, None)
+
+    def _argument(self, key: Any, leaf: Any, numeric: bool, numbers: bool) -> Any:
+        """`numbers`: whether the operator reads numbers in place of tensors."""
+        kind = None
         if without_data(leaf):
             return self._label(leaf)[1]
         if isinstance(leaf, torch.Tensor):
@@ -221,10 +257,11 @@ class Recorder(TorchDispatchMode):
                     f"the optimizer {self.name} computes with a tensor of shape {tuple(leaf.shape)} that belongs to no "
                     "parameter; keep it in state[parameter]"
                 )
+            kind = None if numbers else leaf.dtype
             leaf, numeric = leaf.item(), True
-        if numeric and type(leaf) in (int, float):
+        if numeric and (type(leaf) in (int, float) or kind is not None):
             self.numbers[key].append(float(leaf))
-            return Number(len(self.numbers[key]) - 1)
+            return Number(len(self.numbers[key]) - 1, kind)
         return "device" if isinstance(leaf, torch.device) else leaf
 
     def _name(self, tensor: torch.Tensor, key: Any, label: Label) -> None:

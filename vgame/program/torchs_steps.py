@@ -1,4 +1,4 @@
-"""Steps of torch's optimizers that read values, rewritten with tensors for their Python numbers.
+"""Steps of torch's optimizers as they are captured: the plain loops, with tensors for Python numbers that read values.
 
 Twin of `torch.optim._adafactor._single_tensor_adafactor`, with the same names and order: only `.item()` and Python's
 `max` are replaced. The twin replaces torch's function while a step is played.
@@ -6,30 +6,76 @@ Twin of `torch.optim._adafactor._single_tensor_adafactor`, with the same names a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+
+VARIANTS = ("foreach", "fused", "capturable", "differentiable")
+KINDS = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and issubclass(kind, Optimizer)]
 
 
 @contextmanager
 def without_values() -> Iterator[None]:
     """Context in which torch's steps read no values of tensors, and tensors made from numbers keep their values."""
-    with patch("torch.optim._adafactor._single_tensor_adafactor", _adafactor), _Numbers():
+    with patch("torch.optim._adafactor._single_tensor_adafactor", _adafactor), plain_loops(), _Numbers():
         yield
 
 
+@contextmanager
+def plain_loops() -> Iterator[None]:
+    """Context in which the steps of torch's own classes are their plain loops: the variants differ only in launches of
+    kernels. Those of other classes may compute something else, so they read their own settings."""
+    before = [(kind, vars(kind)["step"]) for kind in KINDS if "step" in vars(kind)]
+    try:
+        for kind, step in before:
+            kind.step = _plainly(step)
+        yield
+    finally:
+        for kind, step in before:
+            kind.step = step
+
+
+def _plainly(step: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(step)
+    def plain(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = [{key: group[key] for key in VARIANTS if key in group} for group in self.param_groups]
+        groups = [*zip(self.param_groups, own, strict=True)]
+        try:
+            for group, variants in groups:
+                group.update(dict.fromkeys(variants, False))
+            return step(self, *args, **kwargs)
+        finally:
+            for group, variants in groups:
+                group.update(variants)
+
+    return plain
+
+
 class _Numbers(TorchFunctionMode):
-    """Keeps `torch.tensor(0.1, device=p.device)` on a device with data."""
+    """Keeps `torch.tensor(0.1, device=p.device)` on a device with data; `torch.zeros(p.shape)` has none, as `p` has."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and kwargs.get("device") is not None:
             kwargs["device"] = torch.device("cpu")
+        if func in (torch.zeros, torch.ones, torch.full, torch.empty) and _is_of_tensor(*args, **kwargs):
+            kwargs["device"] = torch.device("meta")
         return func(*args, **kwargs)
+
+
+def _is_of_tensor(*args: Any, size: Any = None, **_: Any) -> bool:
+    """Whether a size is that of another tensor, or of more than one element: no counter has it."""
+    given = size if size is not None else args[0] if args else ()
+    if isinstance(given, int):
+        given = [n for n in args if isinstance(n, int)]
+    return isinstance(given, torch.Size) or math.prod(given) > 1
 
 
 def _adafactor(

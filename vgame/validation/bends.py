@@ -25,7 +25,7 @@ def steps_of_rates(
     last = min(steps, LATEST if has_rule(optimizer) else PLAYED)
     own = [s for s in task.schedulers if s.optimizer is optimizer]
     if own:
-        line = [float(groups[0]["lr"]) for groups in scheduled(optimizer, own, last)]
+        line = [float(groups[0].get("lr", 0.0)) for groups in scheduled(optimizer, own, last)]
         if len(line) < last:  # a scheduler reads more than options: all steps are played
             return {1, min(2, steps), min(PLAYED, steps)}
     elif rates is not None:

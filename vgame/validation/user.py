@@ -28,7 +28,7 @@ from vgame.program.optimizers import has_rule, rule_of
 from vgame.program.play import scheduled
 from vgame.program.recorder import Counters
 from vgame.program.restored import restored
-from vgame.program.torchs_steps import without_values
+from vgame.program.torchs_steps import plain_loops, without_values
 from vgame.tasks.task import Task
 from vgame.validation.budget import Budget, Exhausted
 from vgame.validation.draws import Drawn
@@ -266,7 +266,7 @@ class AtStep:
         optimizer has none yet."""
         shadows = Shadows(budget, steps=True)
         optimizer, mine = self._real(shadows, values, gradients, slots)
-        with shadows, torch.no_grad():
+        with plain_loops(), shadows, torch.no_grad():
             type(self.optimizer).step(optimizer)
         own = {slot.torchs: name for name, slot in self.slots.items()}
         found: dict[str, T] = {}
