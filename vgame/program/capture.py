@@ -164,9 +164,11 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
 
 
 def _drop_failed(graph: torch.fx.GraphModule) -> None:
-    """Remove the operators whose errors the user's code has caught: the tracer notes them before they are called."""
+    """Remove the operators whose errors the user's code has caught: the tracer notes them before they are called. Also
+    the names that a profiler shows, such as those of optimizer.zero_grad()."""
     for node in reversed(graph.graph.nodes):
-        if node.op == "call_function" and "val" not in node.meta and not node.users:
+        named = getattr(node.target, "namespace", "") == "profiler"
+        if node.op == "call_function" and (named or "val" not in node.meta) and not node.users:
             graph.graph.erase_node(node)
 
 

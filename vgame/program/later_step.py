@@ -74,6 +74,26 @@ def refuse_shown(arguments: Any) -> None:
             raise _refused(leaf.what)
 
 
+def options(task: Task) -> list[tuple[int, str, Any]]:
+    """What the groups of the optimizers hold: each parameter, and each option."""
+    groups = [group for optimizer in task.optimizers for group in optimizer.param_groups]
+    lists = [(n, key, [*v] if key == "params" else [v]) for n, group in enumerate(groups) for key, v in group.items()]
+    return [(n, key, part) for n, key, parts in lists for part in parts]
+
+
+def refuse_other_options(task: Task, before: Sequence[tuple[int, str, Any]]) -> None:
+    """Raise ProgramError if the loss has changed the groups of an optimizer."""
+    now = options(task)
+    pairs = zip(before, now, strict=False)
+    changed = [b[1] for a, b in pairs if a[:2] != b[:2] or (a[2] is not b[2] and repr(a[2]) != repr(b[2]))]
+    if changed or len(before) != len(now):
+        raise ProgramError(
+            f"the loss changes the groups of the optimizer ({(changed or ['params'])[0]}), which a program's optimizer "
+            "does not follow; give all groups before the task is made, rates by schedulers=[...], and freeze "
+            "parameters for a time with Task(frozen=...)"
+        )
+
+
 def later_step(task: Task) -> list[Change]:
     """The changes of a step and of the schedulers after it; numbers that another step may change, too."""
     found: list[Change] = []

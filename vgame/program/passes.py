@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -25,7 +26,7 @@ from vgame.program.caught import Caught
 from vgame.program.constants import ancestors, is_random, written_by
 from vgame.program.decompositions import Opened
 from vgame.program.hidden_state import DEEP, Held, _buffers, line_of, own_line
-from vgame.program.later_step import later_step, shown
+from vgame.program.later_step import later_step, options, refuse_other_options, shown
 from vgame.program.origins import in_another_turn, is_in_another_turn, label_gradients, origin, place_of
 from vgame.program.printed import Printed
 from vgame.program.refusals import batch_changes, functions, name_of, no_gradient, refuse_no_loss, thawed, turns_change
@@ -101,11 +102,13 @@ class Step:
         given, self.inner = dict(batch), ""
         tensors = {**parameters, **buffers}
         swapped = _reparametrize_module(self.task.model, tensors, tie_weights=True)
-        with _own_tensors(self.task.model), swapped, self.printed.allowed():
+        groups = options(self.task)
+        with _own_tensors(self.task.model), swapped, self.printed.allowed(), _gradients_kept(self.task.accumulate):
             held = Held(self.task.model, task_loss)
             with shown_types(task_loss, *(type(m).forward for m in self.task.model.modules())):
                 loss = task_loss(self.task.model, batch)
             held.refuse_changes()
+            refuse_other_options(self.task, groups)
             if shared and (replaced := [n for n in {**given, **batch} if batch.get(n) is not given.get(n)]):
                 raise batch_changes(replaced)
             refuse_no_loss(loss)
@@ -202,6 +205,22 @@ class _Switches(TorchFunctionMode):
         if function in SWITCHES and (name := self.step.opened.parameters.get(id(args[0]))):
             self.step.switched[name] = own_line(traceback.extract_stack(limit=DEEP))
         return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _gradients_kept(batches: int) -> Iterator[None]:
+    """Context that refuses to clear gradients in the loss where several batches add them up in a step."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise ProgramError(
+            f"the loss clears gradients{own_line(traceback.extract_stack(limit=DEEP))}, but a step adds up those of "
+            f"{batches} batches; remove zero_grad: vgame clears them before each step"
+        )
+
+    with ExitStack() as stack:
+        for kind in (nn.Module, torch.optim.Optimizer) if batches > 1 else ():
+            stack.enter_context(patch.object(kind, "zero_grad", refused))
+        yield
 
 
 @contextmanager
