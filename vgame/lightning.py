@@ -73,12 +73,16 @@ def job_from(
     """
     problems, found = list(_problems(module, data, trainer)), None
     loader = _loader(data)
-    problems += [*_prepared(module), *_modes(module)]
+    given = _Given(trainer, len(loader))
+    with _attached(module, given):
+        problems += _prepared(module)
+    problems += _modes(module)
     try:
         found = collate(loader)
     except VgameError as error:
         problems.append(str(error))
-    optimizer, scheduler, every = _configured(module, problems)
+    with _attached(module, given):
+        optimizer, scheduler, every = _configured(module, problems)
     if problems or found is None or optimizer is None:
         raise JobFileError("a job does not support these settings of the training: " + "; ".join(problems))
     epoch = math.ceil(len(loader) / trainer.accumulate_grad_batches)
@@ -130,6 +134,33 @@ def _steps(trainer: Any, epoch: int) -> int:
     if not limits:
         raise JobFileError("the Trainer has neither max_steps nor max_epochs, but a job has an end; set one of them")
     return int(min(limits))
+
+
+class _Given:
+    """The Trainer while a module is prepared and configured: it has the length of the training already."""
+
+    def __init__(self, trainer: Any, batches: int) -> None:
+        self._trainer, self.num_training_batches = trainer, batches
+
+    @property
+    def estimated_stepping_batches(self) -> int:
+        return _steps(self._trainer, math.ceil(self.num_training_batches / self._trainer.accumulate_grad_batches))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+
+@contextmanager
+def _attached(module: Any, trainer: _Given) -> Iterator[None]:
+    """Context in which the module, and modules of Lightning in it, have a trainer."""
+    before = [(m, vars(m)["_trainer"]) for m in module.modules() if "_trainer" in vars(m)]
+    try:
+        for m, _ in before:
+            vars(m)["_trainer"] = trainer
+        yield
+    finally:
+        for m, own in before:
+            vars(m)["_trainer"] = own
 
 
 class _NotCounted:

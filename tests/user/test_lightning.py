@@ -67,6 +67,52 @@ def test_weights_are_those_of_fit(interval, options, tmp_path) -> None:
         assert torch.allclose(mine[name], tensor, rtol=1e-4, atol=1e-6), name
 
 
+class Estimated(Net):
+    """As Lightning's documentation advises."""
+
+    def setup(self, stage: str) -> None:
+        assert self.trainer.max_epochs == 2
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        total = self.trainer.estimated_stepping_batches
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=total)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2}, {"max_steps": 5}])
+def test_a_scheduler_may_read_the_length_of_the_training(options, tmp_path) -> None:
+    theirs, module = Estimated(), Estimated()
+    fitting = trainer(tmp_path, **options)
+    fitting.fit(theirs, Data())
+    job = job_from(module, Data(), trainer(tmp_path, **options))
+    assert job.steps == fitting.estimated_stepping_batches
+    assert module._trainer is None
+    mine = vgame.train(vgame.prepare(job), tmp_path / "run").state_dict()
+    for name, tensor in theirs.state_dict().items():
+        assert torch.allclose(mine[name], tensor, rtol=1e-4, atol=1e-6), name
+
+
+class Counting(Net):
+    """It keeps losses, as a metric keeps its counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses = []
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.losses.append(loss.detach())
+        return loss
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_results_kept_by_a_module_are_refused_with_what_to_do(tmp_path) -> None:
+    with pytest.raises(vgame.VgameError, match=r"`losses.1` .* lists of results belong beside the loss: vgame.train"):
+        vgame.prepare(job_from(Counting(), Data(), trainer(tmp_path)))
+
+
 class Two(Net):
     automatic_optimization = False
 
