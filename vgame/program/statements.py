@@ -118,11 +118,7 @@ def _is_printer(found: Any) -> bool:
 
 def _is_of(found: Any, library: str) -> bool:
     code = _code_of(found)
-    return (
-        bool(code)
-        and is_installed(code.co_filename)
-        and library in Path(code.co_filename).with_suffix("").parts
-    )
+    return bool(code) and is_installed(code.co_filename) and library in Path(code.co_filename).with_suffix("").parts
 
 
 def _code_of(found: Any) -> Any:
