@@ -21,7 +21,7 @@ from vgame.agents.news import News
 from vgame.agents.retry import Retry
 from vgame.api_run import save_pretrained
 from vgame.chain import game as contract
-from vgame.chain.agreed import check_contracts
+from vgame.chain.agreed import checked
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.records import checksum_address
@@ -65,16 +65,15 @@ class Game(contract.Game):
     those of this version."""
 
     def __init__(self, chain: Chain, address: str, wallet: Wallet | None = None) -> None:
-        super().__init__(chain, address, wallet)
-        anywhere(chain, self.check_parts)
-        chain.checks.append(self.check_parts)
+        with checked(chain):
+            super().__init__(chain, address, wallet)
+            anywhere(chain, self.check_parts)
+            chain.checks.append(self.check_parts)
 
     @classmethod
     def deploy(cls, wallet: Wallet) -> Game:
         """Deploy a new game on the wallet's chain."""
-        game = cls(wallet.chain, deploy_game(wallet), wallet)
-        check_contracts(wallet.chain)  # one endpoint alone could have named the address
-        return game
+        return cls(wallet.chain, deploy_game(wallet), wallet)
 
     def post(self, bundle: Bundle, nonce: int = 0) -> Order:
         """Order a bundle's job; pays its reward. To repeat an order, use another `nonce`."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+import vgame
 from vgame.chain import agreed
 from vgame.chain.abi import artifact
 from vgame.chain.agreed import check_contracts, middle_of, use_middle
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.deployment import record
-from vgame.chain.escrow import EscrowContract
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY
 from vgame.chain.turns import SHORTEST
@@ -257,32 +257,48 @@ def test_one_endpoint_writes_no_registry(urls: list[str], game: Game, tmp_path: 
         record(tmp_path / "by one of two", Game(chain, game.address))
 
 
-def read_of_a_stranger(chain: Chain, true: Game, what: str, false: int) -> None:
-    """A game or an escrow, without a wallet, that one endpoint alone shows."""
+def shows_strangers(chain: Chain, true: Game, what: str, false: int) -> None:
+    """One endpoint alone shows a game of vgame, or an escrow for the true game, at ANOTHER."""
     code = true.chain.web3.eth.get_code(true.address).hex() if what == "game" else artifact("AccuracyEscrow")["runtime"]
-    of_game = "0x" + true.address[2:].rjust(64, "0")
 
     def shown(method: str, arguments: Any) -> Any:
         if method == "eth_call" and arguments[0]["to"] == ANOTHER:
-            return of_game
+            if what == "escrow":
+                return "0x" + true.address[2:].rjust(64, "0")
+            call = [arguments[0] | {"to": true.address}, *arguments[1:]]
+            return true.chain.web3.provider.make_request(method, call)["result"]
         return code_at(ANOTHER, "0x" + code)(method, arguments)
 
     lie(chain, false, shown)
-    EscrowContract(Game(chain, true.address), ANOTHER) if what == "escrow" else Game(chain, ANOTHER)
 
 
+def open_strangers(game: Game, what: str, wallet: Wallet | None) -> None:
+    own = vgame.Game(game.chain, game.address, wallet) if what == "escrow" else None
+    vgame.Escrow(own, ANOTHER) if own else vgame.Game(game.chain, ANOTHER, wallet)
+
+
+@pytest.mark.parametrize("sends", [True, False])
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("what", ["game", "escrow"])
 @pytest.mark.parametrize("false", range(3))
-def test_what_is_only_read_stops_no_sends(urls: list[str], game: Game, what: str, false: int, order: str) -> None:
-    """Nor is an honest endpoint left out because it does not show it."""
+def test_what_one_endpoint_shows_is_refused_and_stops_no_sends(
+    urls: list[str], game: Game, what: str, false: int, order: str, sends: bool
+) -> None:
+    """With a wallet or without, beside the own game: `vgame.Escrow.check` would read the contract of an attacker. Nor
+    is an honest endpoint left out because it does not show it."""
     chain = Chain(urls)
     wallet = funded(chain)
-    if order == "before":
-        read_of_a_stranger(chain, game, what, false)
-    Game(chain, game.address, wallet)
+    shows_strangers(chain, game, what, false)
     if order == "after":
-        read_of_a_stranger(chain, game, what, false)
+        Game(chain, game.address, wallet)
+        wallet.send(NOBODY, b"", 1)
+    own = Game(chain, game.address)
+    known, first = list(chain.checks), chain.endpoint
+    with pytest.raises(ChainError, match="2 of 3 endpoints show other contracts"):
+        open_strangers(own, what, wallet if sends else None)
+    assert what == "escrow" or (chain.checks, chain.endpoint) == (known, first)
+    if order == "before":
+        Game(chain, game.address, wallet)
     assert chain.turns
     for _ in range(6):
         chain.turn()
@@ -290,14 +306,30 @@ def test_what_is_only_read_stops_no_sends(urls: list[str], game: Game, what: str
     assert chain.turns.answering == 3 and all(e.until <= time.monotonic() for e in chain.turns.all)
 
 
-@pytest.mark.parametrize("what", ["game", "escrow"])
+@pytest.mark.parametrize("false", range(3))
+def test_a_false_address_of_a_deployment_stops_no_sends(urls: list[str], game: Game, false: int) -> None:
+    chain = Chain(urls)
+    own = vgame.Game(chain, game.address, funded(chain))
+    shows_strangers(chain, game, "escrow", false)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wallet, "deploy", lambda *_: ANOTHER)
+        with pytest.raises(ChainError, match="2 of 3 endpoints show other contracts"):
+            vgame.Escrow.deploy(own)
+    assert own.wallet
+    for _ in range(6):
+        chain.turn()
+        assert own.wallet.send(NOBODY, b"", 1)["status"] == 1
+    assert chain.turns and chain.turns.answering == 3
+
+
 @pytest.mark.parametrize("false", range(3))
 def test_where_nothing_is_sent_what_is_read_is_checked_at_each_endpoint(
-    urls: list[str], game: Game, what: str, false: int
+    urls: list[str], game: Game, false: int
 ) -> None:
-    """As by `vgame bonus check`: the contract of an attacker would show the same bonus at each endpoint."""
+    """As by `vgame status`: the contract of an attacker would show the same at each endpoint."""
     chain = Chain(urls)
-    read_of_a_stranger(chain, game, what, false)
+    shows_strangers(chain, game, "game", false)
+    Game(chain, ANOTHER)
     with pytest.raises(NotYet, match="1 of the endpoints agree"):
         agreed.agreed(chain, "it", lambda: chain.block(0).number)
 

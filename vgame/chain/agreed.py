@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from typing import TypeVar
 
@@ -56,6 +56,15 @@ def check_contracts(chain: Chain) -> None:
             if tried >= TRIES and time.monotonic() > end:
                 raise
         time.sleep(WAIT / TRIES / 3)
+
+
+@contextmanager
+def checked(chain: Chain) -> Iterator[None]:
+    """The checks of contracts that are added in this context stay only if `check_contracts` passes; after an error the
+    connection is as before, for its other contracts."""
+    with chain.turns.kept() if chain.turns else nullcontext():
+        yield
+        check_contracts(chain)
 
 
 def middle_of(chain: Chain, question: Callable[[], int]) -> int:

@@ -15,13 +15,12 @@ from typing import Any
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, artifact
-from vgame.chain.agreed import agreed, is_shown, middle_of, use_middle
+from vgame.chain.agreed import agreed, checked, is_shown, middle_of, use_middle
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY, Event, JobSpec, checksum_address, checksummed
-from vgame.chain.wallet import Wallet
 from vgame.errors import ChainError, ContractError, LostRace, NotYet
 
 NAME = "AccuracyEscrow"
@@ -120,12 +119,9 @@ class EscrowContract:
         self.game, self.address = game, checksum_address(address)
         self.contract = game.chain.web3.eth.contract(address=self.address, abi=artifact(NAME)["abi"])
         self._contents = Contents(game.chain, self.address, self._decode)
-        anywhere(game.chain, self._check)
-        game.chain.checks.append(self._check)
-
-    @property
-    def wallet(self) -> Wallet | None:
-        return self.game.wallet
+        with checked(game.chain):
+            anywhere(game.chain, self._check)
+            game.chain.checks.append(self._check)
 
     def _check(self) -> None:
         self.game._check_code(NAME, self.address)

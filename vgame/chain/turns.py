@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from vgame.chain.http import replies_until
@@ -67,21 +67,6 @@ class Endpoint:
         self.pause = min(2 * self.pause, LONGEST)
 
 
-class Checks(list[Callable[[], object]]):
-    """The checks of a chain. Where a contract has a wallet, those of contracts without one do not count: one endpoint
-    alone may show such a contract, and the others would be left out, and nothing sent."""
-
-    def append(self, check: Callable[[], object]) -> None:
-        super().append(check)
-        if any(map(_wallet_of, self)):
-            self[:] = [one for one in self if _wallet_of(one) is not None]
-
-
-def _wallet_of(check: Callable[[], object]) -> Any:
-    """That of a contract's check; None if the contract is only read, "" if the check is of no contract."""
-    return getattr(getattr(check, "__self__", None), "wallet", "")
-
-
 class Turns:
     """The endpoints of a chain; `at`: the one in use.
 
@@ -95,7 +80,7 @@ class Turns:
         self.patience = PATIENCE  # of the next look
         self.look = look_at(0, len(self.all), time.monotonic())
         self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
-        chain.checks = Checks([self._try])
+        chain.checks = [self._try]
         self._take(0)
 
     @property
@@ -207,9 +192,9 @@ class Turns:
         differ = [e.differs for e in self.all if e.differs]
         if len(differ) >= self._passed:
             raise ChainError(
-                f"{len(differ)} of {count} endpoints show other contracts, so nothing is sent there: {differ[0]}"
+                f"{len(differ)} of {count} endpoints show other contracts, so they are not used: {differ[0]}"
                 if differ
-                else f"none of {count} endpoints shows its contracts, so nothing is sent there"
+                else f"none of {count} endpoints shows its contracts, so they are not used"
             )
 
     @property
@@ -308,6 +293,20 @@ class Turns:
             self._leave()
             self._take(first)
             self.look, begun.host, begun.spent[host] = begun, host, max(spent, begun.spent[host])
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """An error in this context leaves the chain's checks, and what is known of the endpoints, as they were."""
+        chain, look, tried, at, checks = self.chain, self.look, self.tried, self.at, list(self.chain.checks)
+        known = [replace(endpoint) for endpoint in self.all]
+        known[at].lost, known[at].form = chain.lost, chain.form
+        try:
+            yield
+        except BaseException:
+            chain.checks[:], self.all = checks, known
+            self._take(at)
+            self.look, self.tried = look, tried
+            raise
 
     def _try(self) -> None:
         self.tried = True
