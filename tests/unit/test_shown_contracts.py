@@ -334,6 +334,19 @@ def test_where_nothing_is_sent_what_is_read_is_checked_at_each_endpoint(
         agreed.agreed(chain, "it", lambda: chain.block(0).number)
 
 
+def test_one_endpoint_uses_up_no_time_for_an_effect(urls: list[str]) -> None:
+    """It hangs until the time is over; the others show the effect when they are asked again."""
+    chain, asked = Chain(urls), list[int]()
+
+    def effect() -> bool:
+        asked.append(chain.endpoint)
+        if chain.endpoint == 0:
+            time.sleep(1.2 * agreed.WAIT)
+        return asked.count(chain.endpoint) > 1
+
+    assert agreed.is_shown(chain, effect, wait=True)
+
+
 def test_an_interrupted_check_is_made_again(urls: list[str]) -> None:
     """At each endpoint: nothing is read from one that was checked in part."""
     chain, made = Chain(urls), list[int]()

@@ -300,7 +300,10 @@ def pay(
 ) -> int:
     """Prove that the total is high enough; returns the wei paid to the trainer. Abstain if the evaluation was claimed
     before the bonus's window began."""
-    promised = escrow.promised(identity, agreed(escrow.game.chain, "the bonus", lambda: escrow.held(identity)))
+    held = agreed(escrow.game.chain, "the bonus", lambda: escrow.held(identity))
+    if held.settled_at:
+        raise explained(ContractError("NoBonus", (identity,)))
+    promised = escrow.promised(identity, held)
     _check_time(escrow, identity, job)
     escrow.pay_by(identity, proof_of(promised, job, run, evaluation))
     return promised.amount

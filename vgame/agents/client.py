@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 from vgame.agents.order import is_ordered
-from vgame.agents.status import read_game
-from vgame.chain.agreed import replies_of
+from vgame.agents.status import JobState, read_game
+from vgame.chain.agreed import agreed, check_shown, middle_of, replies_of
+from vgame.chain.anywhere import anywhere
 from vgame.chain.final import final_jobs, most
 from vgame.chain.game import LOOKS, Game
 from vgame.chain.records import JobSpec, Phase, Turn
@@ -58,6 +60,7 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
     _check_funds(game, spec)
     name = bundle.name.encode().ljust(32, b"\0")
     game.send("createJob", astuple(spec), nonce, name, bundle.program.header, value=spec.reward)
+    check_shown(game.chain, "createJob", lambda: game.job(job).phase is not Phase.NONE)
     return job
 
 
@@ -80,42 +83,68 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     account. Returns the job's phase and the wei withdrawn. ChainError if there was nothing to do."""
     assert game.wallet is not None
     ended = _end_expired(game, job) | _end_delivery(game, job)
-    state = read_game(game, job)[0]
-    clocks = [left for left in (state.seconds_left, *(d.seconds_left for d in state.disputes)) if left is not None]
-    done = state.phase in ("created", "accepted", "claimed") and max(clocks, default=0) < 0
+    phase, done = agreed(game.chain, "the job's phase and time", lambda: _over(_state(game, job)))
     if done:
-        game.send("finalize" if game.job(job).phase is Phase.CLAIMED else "expire", job)
+        _send(game, "finalize" if phase == "claimed" else "expire", job)
+    account = game.wallet.address
     looks = LOOKS if done or ended else 1  # a node that lags may not show yet what a call has credited
-    amount = max(game.credits(game.wallet.address) for _ in range(looks))
+    amount = max(middle_of(game.chain, lambda: game.credits(account)) for _ in range(looks))
     if amount:
-        game.send("withdraw", game.wallet.address)
+        _send(game, "withdraw", account)
+        check_shown(game.chain, "withdraw", lambda: game.credits(account) < amount)
     elif not (done or ended):
+        clocks = _clocks(_state(game, job))
         left = f" and cannot be ended yet (at least {max(clocks)} s are left)" if clocks else ""
         raise ChainError(
-            f"job {job.hex()[:16]} is {state.phase}{left}, and the contract owes {game.wallet.address} nothing; "
-            "see `vgame status`"
+            f"job {job.hex()[:16]} is {phase}{left}, and the contract owes {account} nothing; see `vgame status`"
         )
     return game.job(job).phase, amount
+
+
+def _send(game: Game, name: str, *args: Any) -> None:
+    """A transaction, at the first endpoint that does not refuse it. None of those used here has an effect twice."""
+    anywhere(game.chain, lambda: game.send(name, *args))
+
+
+def _state(game: Game, job: bytes) -> JobState:
+    """As the endpoint in use shows it."""
+    with game.chain.pinned():
+        return read_game(game, job)[0]
+
+
+def _clocks(state: JobState) -> list[int]:
+    return [left for left in (state.seconds_left, *(d.seconds_left for d in state.disputes)) if left is not None]
+
+
+def _over(state: JobState) -> tuple[str, bool]:
+    """The phase, and whether its time is over without an effect."""
+    return state.phase, state.phase in ("created", "accepted", "claimed") and max(_clocks(state), default=0) < 0
 
 
 def _end_expired(game: Game, job: bytes) -> bool:
     """End each dispute in which a side is out of time; True if there was one. If the trainer is out of time in a
     dispute, only that one is ended: it convicts the trainer, and returns the bonds of all other disputes."""
+    convicts, over, own = agreed(game.chain, "the disputes that are out of time", lambda: _expired(game, job))
+    if convicts:
+        _send(game, "timeout", job, convicts[0])
+        return True
+    if own and not _are_alone(game, job, len(own)):  # a false reply burns no bond
+        over = tuple(number for number in over if number not in own)
+    for first in range(0, len(over), BATCH):
+        _send(game, "timeoutMany", job, over[first : first + BATCH])
+    return bool(over)
+
+
+def _expired(game: Game, job: bytes) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]:
+    """The disputes in which the trainer is out of time, those that have lapsed, and the caller's among these."""
     assert game.wallet is not None
     with game.chain.pinned():
         if (state := game.job(job)).phase is not Phase.CLAIMED:
-            return False
-        found = list(game.all_disputes(job, state.disputes))
-    if convicts := [s.number for s in found if s.turn is Turn.TRAINER_EXPIRED]:
-        game.send("timeout", job, convicts[0])
-        return True
-    over = lapsed(game.wallet.address, state, game.chain.now(), found)
+            return (), (), frozenset()
+        found, now = list(game.all_disputes(job, state.disputes)), game.chain.now()
+    over = lapsed(game.wallet.address, state, now, found)
     own = {s.number for s in found if s.number in over and s.dispute.auditor == game.wallet.address}
-    if not _are_alone(game, job, len(own)):  # a false reply burns no bond
-        over = [number for number in over if number not in own]
-    for first in range(0, len(over), BATCH):
-        game.send("timeoutMany", job, over[first : first + BATCH])
-    return bool(over)
+    return tuple(s.number for s in found if s.turn is Turn.TRAINER_EXPIRED), tuple(over), frozenset(own)
 
 
 def _are_alone(game: Game, job: bytes, count: int) -> bool:
@@ -134,21 +163,34 @@ def _are_alone(game: Game, job: bytes, count: int) -> bool:
 def _end_delivery(game: Game, job: bytes) -> bool:
     """End a delivery whose time is over: without a key the reward is refunded, without a complaint it is paid. True if
     a transaction was sent."""
-    if overdue := late_trainer(game, job):
-        _refuse_own_loss(game, job)
-        game.send(*overdue)
-    elif game.job(job).phase is Phase.REVEALED and read_game(game, job)[0].seconds_left < 0:
-        game.send("closeDelivery", job, int(Phase.REVEALED))
-    else:
+    if (call := agreed(game.chain, "the end of the delivery", lambda: _ending(game, job))) is None:
         return False
+    if call != _unanswered(job):
+        _refuse_own_loss(game, job)
+    _send(game, *call)
     return True
 
 
+def _unanswered(job: bytes) -> tuple[Any, ...]:
+    """The call by which a key without a complaint is paid."""
+    return "closeDelivery", job, int(Phase.REVEALED)
+
+
+def _ending(game: Game, job: bytes) -> tuple[Any, ...] | None:
+    """The call that ends a delivery, as the endpoint in use shows it; None if there is none."""
+    if overdue := late_trainer(game, job):
+        return overdue
+    state = _state(game, job)
+    return _unanswered(job) if state.phase == "revealed" and (state.seconds_left or 0) < 0 else None
+
+
 def _refuse_own_loss(game: Game, job: bytes) -> None:
-    """ChainError for the trainer and its delegates: a late key or answer counts until a delivery is ended."""
-    if is_of_trainer(game, job):
-        assert game.wallet is not None
-        mine = game.job(job).trainer == game.wallet.address
+    """ChainError for the trainer and its delegates, unless the client is one: a late key or answer counts until a
+    delivery is ended."""
+    assert game.wallet is not None
+    client, caller = agreed(game.chain, "the job's client", lambda: game.job(job).client), game.wallet.address
+    if client != caller and is_of_trainer(game, job):
+        mine = game.job(job).trainer == caller
         raise ChainError(
             f"the trainer of job {job.hex()[:16]} is late with the key or an answer, which still counts until the "
             "delivery is ended, and ending it would refund the client; run "

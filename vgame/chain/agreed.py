@@ -95,12 +95,26 @@ def use_middle(chain: Chain, question: Callable[[], int]) -> None:
 
 
 def is_shown(chain: Chain, effect: Callable[[], bool], wait: bool) -> bool:
-    """Do most endpoints show the effect of a transaction? `wait`: for WAIT seconds, until they do."""
-    for _ in chain.polls(WAIT if wait else 0):
-        with suppress(VgameError):
-            if agreed(chain, "the effect of a transaction", effect):
-                return True
+    """Do most endpoints show the effect of a transaction? `wait`: until they do, for WAIT seconds, and TRIES times at
+    least: one could use up the time."""
+    for _ in range(TRIES if wait else 1):
+        for _ in chain.polls(WAIT / TRIES if wait else 0):
+            with suppress(VgameError):
+                if agreed(chain, "the effect of a transaction", effect):
+                    return True
     return False
+
+
+def check_shown(chain: Chain, name: str, effect: Callable[[], bool]) -> None:
+    """NotYet unless most of several endpoints show the effect of a transaction: a receipt is the word of one."""
+    if chain.turns and not is_shown(chain, effect, wait=True):
+        raise unshown(chain, name)
+
+
+def unshown(chain: Chain, name: str) -> NotYet:
+    return NotYet(
+        f"{chain.url} shows a receipt of `{name}`, but most endpoints do not show its effect: run the command again"
+    )
 
 
 def agreed(chain: Chain, what: str, question: Callable[[], T], of: Callable[[Chain], int] = most) -> T:

@@ -15,7 +15,7 @@ from typing import Any
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, artifact
-from vgame.chain.agreed import agreed, checked, is_shown, middle_of, use_middle
+from vgame.chain.agreed import agreed, checked, is_shown, middle_of, unshown, use_middle
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
@@ -138,7 +138,7 @@ class EscrowContract:
                 return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())
         return None
 
-    def send(self, name: str, *args: Any, value: int = 0, effect: Callable[[], bool] | None = None) -> Any:
+    def send(self, name: str, *args: Any, value: int = 0, effect: Callable[[], bool] | None = None) -> None:
         """A transaction; a call that would revert, as more endpoints show than not, is not sent and raises
         ContractError. `effect`: does an endpoint show it? Of several endpoints most decide that, and not a receipt,
         which is the word of one; NotYet unless they show it."""
@@ -152,20 +152,18 @@ class EscrowContract:
             estimate = lambda: self.game._decoded(lambda: quantity(function.estimate_gas(call)))  # noqa: E731
             gas = middle_of(chain, estimate)
         except ContractError as error:
+            if effect and not value and is_shown(chain, effect, wait=False):
+                return  # another account was faster, and nothing was to be paid
             raise explained(error) from None
         receipt = wallet.send(self.address, bytes.fromhex(function._encode_transaction_data()[2:]), value, gas)
         succeeded = receipt["status"] == 1
         if effect and is_shown(chain, effect, wait=succeeded or chain.turns is not None):
-            return receipt
+            return
         if not succeeded:  # it reverted although the estimate did not: another account was faster
             self.game._decoded(lambda: function.call(call))
             raise LostRace(name)
         if effect:
-            raise NotYet(
-                f"{chain.url} shows a receipt of `{name}`, but most endpoints do not show its effect: run the command "
-                "again"
-            )
-        return receipt
+            raise unshown(chain, name)
 
     def open(self, terms: BonusTerms, evaluation: JobSpec, layout: list[bytes], amount: int, nonce: int) -> bytes:
         """Open a bonus and pay for it; returns its id."""
@@ -186,7 +184,7 @@ class EscrowContract:
 
     def give_back(self, identity: bytes) -> None:
         """Return a bonus to its payer."""
-        self.send("giveBack", identity, effect=lambda: self.held(identity).settled_at > 0)
+        self.send("giveBack", identity, effect=lambda: (held := self.held(identity)).settled_at > 0 and not held.paid)
 
     def withdraw(self, address: str) -> None:
         """Pay what the escrow owes an account."""
