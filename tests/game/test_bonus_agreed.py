@@ -270,6 +270,38 @@ def test_a_transaction_that_reverted_is_told(stage: Stage, monkeypatch: pytest.M
         mine.close(stage.id)
 
 
+@pytest.mark.parametrize("step", ["start", "giveBack"])
+def test_a_call_that_a_stranger_has_made_just_before_is_no_error(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Before the gas is estimated."""
+    stage.train()
+    other, mine = stage.seen_by(stage.game()), stage.seen_by(stage.client)
+    if step != "start":
+        other.start(stage.id)
+        stage.chain.advance(mine.promised(stage.id).terms.window + 1)
+    call = other.start if step == "start" else other.give_back
+    race = iter([lambda: call(stage.id)])
+    monkeypatch.setattr("vgame.chain.escrow.use_middle", lambda *_: next(race, lambda: None)())
+    assert mine.close(stage.id) == ("started" if step == "start" else "returned")
+    assert mine.credits(stage.client.wallet.address) == 0
+
+
+def test_a_bonus_that_was_paid_just_before_is_not_told_as_returned(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = stage.train()
+    stage.escrow.close(stage.id)
+    job, run = stage.evaluation("paid just before it is given back")
+    stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
+    other, mine = stage.seen_by(trainer.game), stage.seen_by(stage.client)
+    race = iter([lambda: other.pay(stage.id, job, stage.trained.run, run)])
+    monkeypatch.setattr("vgame.chain.escrow.use_middle", lambda *_: next(race, lambda: None)())
+    with pytest.raises(ContractError, match="NoBonus"):
+        mine.close(stage.id)
+    assert mine.close(stage.id) == "paid"
+
+
 @pytest.mark.parametrize("lie", [{"since": 2**31}, {"since": 0}, {"amount": 0}], ids=str)
 def test_one_endpoint_stops_no_payment(stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: dict[str, int]) -> None:
     trainer = stage.train()
