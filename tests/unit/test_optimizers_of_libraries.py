@@ -198,6 +198,36 @@ def test_a_result_may_be_written_to_an_empty_tensor() -> None:
     compare(stepping(each))
 
 
+class Scaled(torch.nn.Module):
+    """A layer times a parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = torch.nn.Linear(6, 3), torch.nn.Parameter(torch.tensor(1.3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.scale
+
+
+@pytest.mark.parametrize("write", ["lerp", "addcmul", "add"])
+def test_state_without_dimensions_that_is_no_number_is_refused(write: str) -> None:
+    def averaged(p, state, group) -> None:
+        if not state:
+            state["mean"] = torch.zeros(p.shape)
+        if write == "lerp":
+            state["mean"].lerp_(p.grad, 0.1)
+        elif write == "addcmul":
+            state["mean"].addcmul_(p.grad, p.grad)
+        else:
+            state["mean"].mul_(0.9).add_(p.grad)
+        p.sub_(0.1 * state["mean"])
+
+    model = Scaled()
+    task = vgame.Task(model, loss, stepping(averaged)(model.parameters()), data(), 16)
+    with pytest.raises(ProgramError, match=r"shape \(\) that it made as a number, test_opt.*torch.zeros_like\(p\)"):
+        vgame.prepare(vgame.Job(task, steps=5, seed=1))
+
+
 def test_a_tensor_kept_elsewhere_is_refused() -> None:
     def each(p, state, group) -> None:
         group.setdefault("own", torch.zeros(p.shape, device=p.device)).mul_(0.5)

@@ -177,6 +177,12 @@ class Recorder(TorchDispatchMode):
             with self:
                 return by_tensor(func, args, kwargs)
         before = [_memory(t) for t in inputs]
+        if inputs and (written := [t for t in _written(func, args, kwargs) if not without_data(t)]):
+            raise ProgramError(
+                f"the optimizer {self.name} writes what it computes from a parameter into a tensor of shape "
+                f"{tuple(written[0].shape)} that it made as a number{own_line(traceback.extract_stack())}; make it "
+                "with torch.zeros_like(p), or write `new = ...` in place of an operation in place"
+            )
         result = func(*args, **kwargs)
         outputs = [t for t in tree_leaves(result) if without_data(t)]
         if not outputs and not inputs:
@@ -293,6 +299,14 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     """A key that is equal for tensors with the same words in the same order (`p` and `p.data`)."""
     place = tensor.untyped_storage()._cdata, tensor.storage_offset()
     return *place, tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that an operator changes in place, or writes as `out`."""
+    schema = func._schema.arguments
+    named = [*zip(schema, args, strict=False), *((a, kwargs[a.name]) for a in schema if a.name in kwargs)]
+    found = [leaf for a, value in named if a.alias_info and a.alias_info.is_write for leaf in tree_leaves(value)]
+    return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
 
 
 def _numeric(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[bool]:
