@@ -8,7 +8,7 @@ import logging
 import math
 import numbers
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,8 +81,49 @@ def in_a_context(x: Value) -> None:
             raise ValueError
 
 
+class Timer:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> bool:
+        return False
+
+
+@contextlib.contextmanager
+def timed() -> Iterator[None]:
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        print("end")
+
+
+def in_own_contexts(x: Value) -> None:
+    with Timer(), timed():
+        if x.isnan():
+            raise ValueError
+
+
+def in_a_handler(x: Value) -> None:
+    try:
+        {}["missing"]
+    except KeyError:
+        if x.isnan():
+            raise ValueError from None
+
+
+def raised_again(x: Value) -> None:
+    try:
+        a_number(x)
+    except ValueError as error:
+        LOG.warning("stopped")
+        raise RuntimeError("not finite") from error
+    finally:
+        print("checked")
+
+
 CHECKS = [a_number, as_in_detectron, a_tensor, an_assertion, of_itself, a_count, with_numpy, a_name, in_a_context]
-CHECKS += [a_number_by_name]
+CHECKS += [a_number_by_name, in_own_contexts, in_a_handler, raised_again]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda f: f.__name__)
@@ -177,10 +218,50 @@ def counted(x: Value) -> Value:
     return x * (1 + len(seen))
 
 
+def lenient(x: Value) -> Value:
+    if torch.isnan(x):
+        if x.dim() == 0:
+            return x * 0
+        raise ValueError
+    return x
+
+
+def a_next_number(x: Value) -> Value:
+    for factor in (1, 2):
+        if torch.isinf(x * factor):
+            if factor:
+                continue
+            raise ValueError
+        x = x + factor
+    return x
+
+
+def printed_with_an_effect(x: Value) -> Value:
+    weight = torch.ones(())
+    if torch.isinf(x):
+        print(weight.mul_(0.0))
+    return x * weight
+
+
+def called_with_an_effect(x: Value) -> Value:
+    seen: list[int] = []
+
+    def note() -> bool:
+        seen.append(1)
+        return False
+
+    if torch.isinf(x) and note():
+        raise ValueError
+    return x * (1 + len(seen))
+
+
 DECIDE = [another_loss, a_return, an_expression, caught_here, caught_outside, another_limit, both, an_end, a_sign, kept]
 
 
-@pytest.mark.parametrize("decide", [*DECIDE, counted, a_count_by_name], ids=lambda f: f.__name__)
+EFFECTS = [counted, a_count_by_name, lenient, a_next_number, printed_with_an_effect, called_with_an_effect]
+
+
+@pytest.mark.parametrize("decide", [*DECIDE, *EFFECTS], ids=lambda f: f.__name__)
 def test_a_check_that_chooses_a_step_is_refused(decide: Callable[[Value], Value]) -> None:
     with pytest.raises(ProgramError, match=r"values of its tensors .*test_checks_of_finite_numbers\.py line \d+"):
         root_of(lambda model, batch: decide(classify(model, batch)))

@@ -24,8 +24,8 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import tree_leaves, tree_map
 
 from vgame.errors import ProgramError, VgameError
+from vgame.program.catching import catching
 from vgame.program.hidden_state import is_library_file
-from vgame.program.statements import catching
 
 T = torch.Tensor
 #: Functions whose error depends on values that a capture does not check.

@@ -2,8 +2,8 @@
 run ends by itself at the first step whose loss or new weights are not finite. One warning names the lines.
 
 In: a frame of a traced loss that reads a number or a truth value. Out: what it reads if the tensors of the check are
-finite. Only for an `assert`, and for an `if` that then raises, ends the process or only prints: any other statement
-would choose another step.
+finite. Only for an `assert`, and for an `if` of which a branch only prints, then raises or ends the process, or both
+only print: any other statement would choose another step. Nothing in the loss may catch the error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,18 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 
 from vgame.errors import some_of
+from vgame.program.catching import GENERATES, catching, is_raised
 from vgame.program.constants import Known
 from vgame.program.hidden_state import PASSES, is_library_file
-from vgame.program.statements import around, catching, holds, is_output, names_of, object_at, place_in
+from vgame.program.statements import around, holds, is_output, names_of, object_at, place_in
+from vgame.system.installed import is_of_user
 
 aten = torch.ops.aten
 FINITE = tuple(getattr(of, name) for of in (math, np) for name in ("isfinite", "isnan", "isinf"))
 ENDS = (sys.exit, os._exit, os.abort, *(getattr(builtins, name, sys.exit) for name in ("exit", "quit")))
 NEVER = (aten.isnan.default, aten.isinf.default, aten.isposinf.default, aten.isneginf.default)
+PLAIN = (str, format, float, int, round, repr, len, abs)  # what a branch that only prints may call
+READS = {"item", "detach", "mean", "max", "min", "sum", "norm", "abs", "cpu"}  # and of which methods
 EQUAL, OTHER = (aten.eq.Tensor, aten.eq.Scalar), (aten.ne.Tensor, aten.ne.Scalar)  # x == x, |x| == inf, and not
 
 
@@ -107,30 +111,67 @@ def _checking(frame: FrameType | None) -> FrameType | None:
         frame = None if file == PASSES else frame.f_back
     if frame is None or not (statements := around(frame, ast.stmt)):
         return None
-    match statements[-1]:
+    names, check = names_of(frame), statements[-1]
+    match check:
         case ast.Assert(test=test):
             raises = True
         case ast.If(test=test, body=body, orelse=orelse):
-            raises = any(_ends(each[-1], frame) for each in (body, orelse) if each)
-            if not raises and not all(_prints(each, frame) for each in [*body, *orelse]):
+            raises = _ends(body, frame, names) or _ends(orelse, frame, names)
+            if not raises and not all(_prints(each, frame) and _is_plain(each, names) for each in [*body, *orelse]):
                 return None
         case _:
             return None
-    if any(isinstance(n, ast.NamedExpr) for n in ast.walk(test)) or (raises and catching(frame)):
+    later = [n for each in ast.walk(test) if isinstance(each, ast.BoolOp) for v in each.values[1:] for n in ast.walk(v)]
+    kept = any(isinstance(n, ast.NamedExpr | ast.IfExp) or _writes(n) for n in ast.walk(test))
+    if (
+        kept
+        or any(_is_users(n, names) for n in later)
+        or any(isinstance(n, GENERATES) for n in ast.walk(check))
+        or (raises and catching(frame))
+    ):
         return None
     return frame
 
 
-def _ends(statement: ast.stmt, frame: FrameType) -> bool:
-    """Whether a statement raises an error or ends the process."""
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return any(object_at(statement.value.func, names_of(frame)) is end for end in ENDS)
-    return isinstance(statement, ast.Raise)
+def _ends(branch: list[ast.stmt], frame: FrameType, names: dict[str, Any]) -> bool:
+    """Whether a branch only prints, and then raises an error that Python itself does not catch or ends the process."""
+    if not branch or not all(_prints(each, frame) for each in branch[:-1]):
+        return False
+    match branch[-1]:
+        case ast.Expr(value=ast.Call(func=function)):
+            return any(object_at(function, names) is end for end in ENDS)
+        case ast.Raise() as raised:
+            return is_raised(raised, names)
+    return False
 
 
 def _prints(statement: ast.stmt, frame: FrameType) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(statement, ast.Pass) or (isinstance(call, ast.Call) and is_output(call, frame))
+
+
+def _is_plain(statement: ast.stmt, names: dict[str, Any]) -> bool:
+    """Whether a statement that prints calls nothing that could change something else."""
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call | ast.NamedExpr)][1:]  # without the print itself
+    return all(isinstance(call, ast.Call) and _is_plain_call(call.func, names) for call in calls)
+
+
+def _is_plain_call(function: ast.expr, names: dict[str, Any]) -> bool:
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant):
+        return isinstance(function.value.value, str)
+    found = object_at(function, names)
+    return any(found is f for f in PLAIN) or (isinstance(function, ast.Attribute) and function.attr in READS)
+
+
+def _writes(node: ast.AST) -> bool:
+    """Whether this calls a method that writes in place."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_")
+
+
+def _is_users(node: ast.AST, names: dict[str, Any]) -> bool:
+    """Whether this calls a function of the user's."""
+    code = getattr(object_at(node.func, names), "__code__", None) if isinstance(node, ast.Call) else None
+    return code is not None and is_of_user(code.co_filename)
 
 
 def _is_read_by_check(frame: FrameType) -> bool:

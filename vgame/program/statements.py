@@ -12,13 +12,11 @@ import inspect
 import linecache
 import logging
 import sys
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from vgame.program.hidden_state import PASSES, is_library_file
 from vgame.system.installed import is_installed
 
 LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
@@ -50,29 +48,6 @@ def around(frame: FrameType, kind: Any) -> list[Any]:
     """The nodes of this kind around the place that a frame runs, the innermost last."""
     begin, _ = place_in(frame)
     return [n for n in nodes_of(frame.f_code.co_filename) if isinstance(n, kind) and begin_of(n) <= begin < end_of(n)]
-
-
-def catching(frame: FrameType | None) -> str:
-    """The line of the user's code around a place of the loss which could catch an error, and not raise it again."""
-    while frame is not None and (file := frame.f_code.co_filename) != PASSES:
-        names = {} if is_library_file(file) else names_of(frame)
-        for block in around(frame, ast.Try | ast.TryStar | ast.With) if names else ():
-            if isinstance(block, ast.With):
-                catches = not all(_is_torchs(item.context_expr, names) for item in block.items)
-            else:
-                ends = any(isinstance(n, ast.Return) for each in block.finalbody for n in ast.walk(each))
-                catches = ends or not all(isinstance(h.body[-1], ast.Raise) for h in block.handlers)
-            if catches:
-                return f"{Path(file).name} line {block.lineno}"
-        frame = frame.f_back
-    return ""
-
-
-def _is_torchs(context: ast.expr, names: dict[str, Any]) -> bool:
-    """Is this a context of torch's, as torch.autocast(...), or a nullcontext, which catch nothing?"""
-    found = object_at(context.func if isinstance(context, ast.Call) else context, names)
-    kind = found if callable(found) and hasattr(found, "__module__") else type(found)
-    return kind is nullcontext or (kind.__module__ or "").partition(".")[0] == "torch"
 
 
 def holds(node: Any, begin: Place, stop: Place) -> bool:

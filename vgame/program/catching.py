@@ -1,0 +1,147 @@
+"""Code around a place of a traced loss that could catch an error and go on, so that torch would train another step.
+
+In: a frame of a traced loss, and classes of errors. Out: the line of such code. Unknown code counts: a context or the
+class of a handler that its names do not give, and code of Python's that catches.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import dis
+import inspect
+import io
+import threading
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any
+
+from vgame.program.hidden_state import PACKAGE, PASSES, is_library_file
+from vgame.program.statements import Place, around, begin_of, end_of, names_of, nodes_of, object_at, place_in
+from vgame.system.installed import is_of_python
+
+Kinds = tuple[type[BaseException], ...]
+ANY: Kinds = (BaseException,)  # errors of which nothing is known
+#: Errors that Python itself catches, as in `getattr(x, name, default)` and `for`.
+SWALLOWED = (AttributeError, LookupError, StopIteration, StopAsyncIteration, GeneratorExit)
+SWALLOWED += (NotImplementedError, ImportError, TypeError)
+GENERATES = ast.Yield | ast.YieldFrom | ast.Await
+LEAVES = ast.Return | ast.Break | ast.Continue | GENERATES
+BLOCKS = ast.Try | ast.TryStar | ast.With | ast.AsyncWith
+OUTSIDE = (PASSES, str(PACKAGE / "runs"), str(PACKAGE / "api.py"))  # code that is not in the loss
+OPEN = (open, threading.Lock, threading.RLock)
+OPENED = (io.IOBase, type(threading.Lock()), type(threading.RLock()))
+
+
+def catching(frame: FrameType | None, kinds: Kinds = ANY) -> str:
+    """The line of the code around a place of the loss which could catch an error of these very classes and go on."""
+    while frame is not None and not (file := (code := frame.f_code).co_filename).startswith(OUTSIDE):
+        line, known = f"{Path(file).name} line {frame.f_lineno}", nodes_of(file)
+        if code.co_name == "__del__" or (code.co_exceptiontable and (is_of_python(file) or not known)):
+            return line
+        blocks = [] if is_library_file(file) else around(frame, BLOCKS)
+        place = place_in(frame)[0]
+        for block in reversed(blocks):
+            if not (kinds := _leaving(block, place, kinds, names_of(frame))):
+                return f"{Path(file).name} line {block.lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _leaving(block: Any, place: Place, kinds: Kinds, names: dict[str, Any]) -> Kinds:
+    """The classes of the errors that leave a block in place of these; none if it could catch one and go on."""
+    if isinstance(block, ast.With | ast.AsyncWith):
+        inside = len(block.items) > 1 or place >= begin_of(block.body[0])
+        catches = inside and not all(_lets_through(item.context_expr, kinds, names) for item in block.items)
+        return () if catches or (inside and isinstance(block, ast.AsyncWith)) else kinds
+    last = block.finalbody
+    if last and place < begin_of(last[0]) and _has(last, LEAVES | ast.Raise):
+        return ()
+    if place >= end_of(block.body[-1]):
+        return kinds
+    for handler in block.handlers:
+        if _handles(handler.type, kinds, names):
+            if isinstance(block, ast.TryStar) or not _raises_again(handler, names):
+                return ()
+            again = len(handler.body) == 1 and _is_same(handler.body[0].exc, handler)
+            kinds = kinds if again else ANY
+    return kinds
+
+
+def _handles(handled: ast.expr | None, kinds: Kinds, names: dict[str, Any]) -> bool:
+    """Whether a handler of these classes could catch an error."""
+    if handled is None or kinds == ANY:
+        return True
+    if isinstance(handled, ast.Tuple):
+        return any(_handles(each, kinds, names) for each in handled.elts)
+    found = object_at(handled, names)
+    classes = found if isinstance(found, tuple) else (found,)
+    return not all(isinstance(c, type) for c in classes) or any(issubclass(k, classes) for k in kinds)
+
+
+def _raises_again(handler: ast.ExceptHandler, names: dict[str, Any]) -> bool:
+    """Whether a handler always ends by an error."""
+    last = handler.body[-1]
+    if not isinstance(last, ast.Raise) or _has(handler.body, LEAVES):
+        return False
+    return _is_same(last.exc, handler) or is_raised(last, names)
+
+
+def _is_same(raised: ast.expr | None, handler: ast.ExceptHandler) -> bool:
+    return raised is None or (isinstance(raised, ast.Name) and raised.id == handler.name)
+
+
+def is_raised(statement: ast.Raise, names: dict[str, Any]) -> bool:
+    """Whether a statement raises an error of a known class that Python itself does not catch."""
+    raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+    found = None if raised is None else object_at(raised, names)
+    kind = type(found) if isinstance(found, BaseException) else found
+    return isinstance(kind, type) and issubclass(kind, BaseException) and not issubclass(kind, SWALLOWED)
+
+
+def _has(statements: list[ast.stmt], kinds: Any) -> bool:
+    return any(isinstance(n, kinds) for each in statements for n in ast.walk(each))
+
+
+def _lets_through(context: ast.expr, kinds: Kinds, names: dict[str, Any]) -> bool:
+    """Whether the context of a `with` catches no error: torch's, an open file, a lock, one whose `__exit__` returns
+    only None or False, a function with `yield` and no handler around it."""
+    called = isinstance(context, ast.Call)
+    found = object_at(context.func if isinstance(context, ast.Call) else context, names)
+    kind = found if called and isinstance(found, type) else type(found)
+    of = found if called and callable(found) else kind
+    if (getattr(of, "__module__", None) or "").partition(".")[0] == "torch" or any(found is each for each in OPEN):
+        return True
+    if called and isinstance(found, FunctionType):
+        return found.__code__.co_filename == contextlib.__file__ and _yields_alone(found, kinds)
+    if called and kind is not found:
+        return False
+    return issubclass(kind, OPENED) or _returns_nothing(inspect.getattr_static(kind, "__exit__", None))
+
+
+def _yields_alone(function: Any, kinds: Kinds) -> bool:
+    """Whether an error at the `yield` of a function of contextlib.contextmanager leaves it unchanged."""
+    generator = function.__wrapped__
+    file, line = generator.__code__.co_filename, generator.__code__.co_firstlineno
+    found = [n for n in nodes_of(file) if isinstance(n, ast.FunctionDef)]
+    found = [n for n in found if line == (n.decorator_list or [n])[0].lineno]
+    names = {**vars(builtins), **generator.__globals__}
+    blocks = [n for each in found for n in ast.walk(each) if isinstance(n, BLOCKS)]
+    yields = [(b, begin_of(y)) for b in blocks for y in ast.walk(b) if isinstance(y, GENERATES)]
+    return len(found) == 1 and all(_leaving(block, place, kinds, names) == kinds for block, place in yields)
+
+
+def _returns_nothing(function: Any) -> bool:
+    """Whether a function returns only None or False."""
+    if not isinstance(function, FunctionType) or inspect.isgeneratorfunction(function):
+        return False
+    steps = [*dis.get_instructions(function)]
+    for before, step in pairwise(steps):
+        if step.opname == "RETURN_VALUE" and (step.is_jump_target or before.opname != "LOAD_CONST"):
+            return False
+        given = step if step.opname == "RETURN_CONST" else before if step.opname == "RETURN_VALUE" else None
+        if given is not None and not (given.argval is None or given.argval is False):
+            return False
+    return not inspect.iscoroutinefunction(function)
