@@ -25,7 +25,7 @@ from vgame.system.installed import is_of_python
 Kinds = tuple[type[BaseException], ...]
 ANY: Kinds = (BaseException,)  # errors of which nothing is known
 #: Errors that Python itself catches, as in `getattr(x, name, default)` and `for`.
-SWALLOWED = (AttributeError, LookupError, StopIteration, StopAsyncIteration, GeneratorExit)
+SWALLOWED: Kinds = (AttributeError, LookupError, StopIteration, StopAsyncIteration, GeneratorExit)
 SWALLOWED += (NotImplementedError, ImportError, TypeError)
 GENERATES = ast.Yield | ast.YieldFrom | ast.Await
 LEAVES = ast.Return | ast.Break | ast.Continue | GENERATES
@@ -126,7 +126,7 @@ def _yields_alone(function: Any, kinds: Kinds) -> bool:
     generator = function.__wrapped__
     file, line = generator.__code__.co_filename, generator.__code__.co_firstlineno
     found = [n for n in nodes_of(file) if isinstance(n, ast.FunctionDef)]
-    found = [n for n in found if line == (n.decorator_list or [n])[0].lineno]
+    found = [n for n in found if line == min(each.lineno for each in (n, *n.decorator_list))]
     names = {**vars(builtins), **generator.__globals__}
     blocks = [n for each in found for n in ast.walk(each) if isinstance(n, BLOCKS)]
     yields = [(b, begin_of(y)) for b in blocks for y in ast.walk(b) if isinstance(y, GENERATES)]

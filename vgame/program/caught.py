@@ -20,21 +20,38 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     unset_fake_temporarily,
 )
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.distributions import Distribution, constraints
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 from torch.utils._pytree import tree_leaves, tree_map
 
 from vgame.errors import ProgramError, VgameError
 from vgame.program.catching import catching
+from vgame.program.constants import ancestors, is_random, written_by
 from vgame.program.hidden_state import is_library_file
+from vgame.program.origins import origin
 
-T = torch.Tensor
-#: Functions whose error depends on values that a capture does not check.
-FAILING: dict[Any, str] = {
-    torch.nn.functional.binary_cross_entropy: "probabilities below 0 or above 1",
-    **dict.fromkeys((torch.bernoulli, T.bernoulli, T.bernoulli_), "probabilities below 0 or above 1"),
-    **dict.fromkeys((torch.normal, T.normal_), "deviations below 0"),
-    torch.nn.functional.gaussian_nll_loss: "variances below 0",
+T, F = torch.Tensor, torch.nn.functional
+MOST = 2**20  # elements of the tensors for which a failing call is made again
+PROBABILITIES, INDICES = "probabilities below 0 or above 1", "indices that do not exist"
+ALL, SECOND = slice(None), slice(1, None)
+#: Functions whose error depends on values that a capture does not check, and their arguments that decide it.
+FAILING: dict[Any, tuple[str, slice]] = {
+    **dict.fromkeys((F.binary_cross_entropy, torch._C._nn.binary_cross_entropy), (PROBABILITIES, slice(1))),
+    **dict.fromkeys((torch.bernoulli, T.bernoulli, T.bernoulli_), (PROBABILITIES, SECOND)),
+    **dict.fromkeys((torch.normal, T.normal_), ("deviations below 0", SECOND)),
+    F.gaussian_nll_loss: ("variances below 0", SECOND),
+    **dict.fromkeys((torch.quantile, T.quantile), ("fractions below 0 or above 1", SECOND)),
+    **dict.fromkeys((F.embedding, F.one_hot, F.nll_loss, F.cross_entropy, F.multi_margin_loss), (INDICES, ALL)),
+    T.__getitem__: (INDICES, SECOND),
+    **{
+        getattr(of, name): (INDICES, SECOND)
+        for of in (torch, T)
+        for name in ("gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "index_select", "take")
+        if hasattr(of, name)
+    },
 }
+ERRORS = (RuntimeError, ValueError, IndexError)
+DATA = ("arg2_", "arg5_")  # placeholders of the batches of both passes
 
 
 def undecided() -> tuple[type[Exception], ...]:
@@ -66,6 +83,7 @@ class Caught:
         with ExitStack() as stack:
             for kind in (VgameError, *undecided()):
                 stack.enter_context(patch.object(kind, "__init__", self._noted(kind.__init__)))
+            stack.enter_context(patch.object(Distribution, "__init__", _limited(Distribution.__init__)))
             yield
             self.refuse()
 
@@ -91,13 +109,52 @@ class Caught:
             )
 
 
-def refuse_tried(function: Callable[..., Any]) -> None:
-    """ProgramError for a function that fails for some values, if the user's code could catch that: a trace has none."""
-    if (limits := FAILING.get(function)) and (line := catching(sys._getframe(1))):
+def refuse_tried(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """ProgramError for a function that fails for some values, if the user's code could catch that: a trace has none.
+    Indices that follow from the data are checked after the trace."""
+    if function not in FAILING:
+        return
+    limits, places = FAILING[function]
+    given = tree_leaves([args[places] or ([] if kwargs else args), kwargs])
+    tensors = [x for x in given if isinstance(x, T)]
+    if limits == INDICES:
+        tensors = [x for x in tensors if not x.dtype.is_floating_point and x.dtype != torch.bool]
+    _refuse_tried(function.__name__, limits, tensors)
+
+
+def _refuse_tried(name: str, limits: str, tensors: list[T]) -> None:
+    if any(_varies(x, limits == INDICES) for x in tensors) and (line := catching(sys._getframe(1), ERRORS)):
         raise ProgramError(
-            f"{function.__name__} fails for {limits} in torch, and code at {line} could catch the error, which would "
-            "train another step there; a program raises none: clamp its arguments, and remove the `try`"
+            f"{name} fails for {limits} in torch, and code at {line} could catch the error, which would train another "
+            "step there; a program raises none: clamp its arguments, or compute it outside of that code"
         )
+
+
+def _limited(original: Callable[..., None]) -> Callable[..., None]:
+    """`Distribution.__init__`, which checks its arguments in torch."""
+
+    def begin(distribution: Distribution, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("validate_args") is not False:
+            limited = [n for n, limit in distribution.arg_constraints.items() if limit is not constraints.real]
+            given = [x for x in map(vars(distribution).get, limited) if isinstance(x, T)]
+            _refuse_tried(type(distribution).__name__, "arguments out of its limits", given)
+        original(distribution, *args, **kwargs)
+
+    return begin
+
+
+def _varies(tensor: T, checked: bool) -> bool:
+    """Whether a tensor follows from more than constants and, if these are `checked`, the data."""
+    mode = get_proxy_mode()
+    slot = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
+    if slot is None:
+        return False
+    found = ancestors([slot.proxy.node])
+    given = [n for n in found if n.op == "placeholder" and not (checked and str(n.target).startswith(DATA))]
+    if given or any(is_random(n) for n in found):
+        return True
+    memory = {origin(n) for n in found}
+    return any(n not in found and origin(w) in memory for n in mode.tracer.graph.nodes for w in written_by(n))
 
 
 def torchs_error(error: Exception, function: Callable[..., Any], arguments: Any) -> Exception:
@@ -109,6 +166,8 @@ def torchs_error(error: Exception, function: Callable[..., Any], arguments: Any)
     if function in (T.backward, torch.autograd.grad, torch.autograd.backward):  # of tensors without a history
         return error
     try:
+        if sum(x.numel() for x in tree_leaves(arguments) if isinstance(x, T)) > MOST:
+            return error
         with unset_fake_temporarily(), disable_proxy_modes_tracing(), torch.no_grad():
             args, kwargs = tree_map(_zeros, arguments)
             function(*args, **kwargs)

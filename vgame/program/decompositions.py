@@ -171,7 +171,7 @@ class Opened(TorchFunctionMode):
 
     def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
         refuse_shown((args, kwargs))
-        refuse_tried(function)
+        refuse_tried(function, args, kwargs)
         if function is torch.nn.functional.one_hot:
             with _marked(ONE_HOT):
                 return function(*args, **kwargs)
