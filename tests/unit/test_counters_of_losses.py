@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import decimal
+import importlib
 import io
 import itertools
 import multiprocessing
@@ -28,6 +29,8 @@ from torch import optim
 from vgame.errors import ProgramError
 from vgame.program.capture import capture
 from vgame.tasks.task import Task
+
+importlib.import_module("own_counts")  # which some losses read by its name
 
 
 def in_place(held: Any, read: Callable[[Any], int], add: Callable[[Any], object]) -> Callable[[], int]:
@@ -104,6 +107,18 @@ def by_the_name_of_a_module() -> int:
     return getattr(held, name)
 
 
+def by_a_number_of_numpy() -> int:
+    held = sys.modules["own_counts"]
+    held.number = held.number + np.int64(1)
+    return int(held.number)
+
+
+def by_a_tuple() -> int:
+    held = sys.modules["own_counts"]
+    held.pair = ("count", held.pair[1] + 1)
+    return int(held.pair[1])
+
+
 def by_a_text() -> int:
     globals()["counted"] = globals().get("counted", 0) + 1
     return globals()["counted"]
@@ -160,6 +175,8 @@ COUNTERS: dict[str, Callable[[], int]] = {
     "a module by another name": by_another_name,
     "a list of a module": by_a_list_of_a_module,
     "a module by its name": by_the_name_of_a_module,
+    "a number of NumPy in a module": by_a_number_of_numpy,
+    "a tuple of a module": by_a_tuple,
     "a name by its text": by_a_text,
     "the environment": by_the_environment,
     "a variable of a context": by_a_context,
@@ -177,3 +194,31 @@ def test_a_counter_is_refused(count: Callable[[], int]) -> None:
     model = network()
     with pytest.raises(ProgramError, match=r"the loss or the model changes .*, which a program does not record"):
         capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+
+
+class Settings:
+    """An object in place of a module, without a name."""
+
+    __file__ = "settings.py"
+
+
+def test_equal_values_written_again_are_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "settings", Settings())  # type: ignore[arg-type]
+    monkeypatch.setenv("OWN_TEXT", "1")
+
+    def loss(model: Any, batch: Any) -> Any:
+        os.environ["OWN_TEXT"] = "1"
+        sys.modules["own_counts"].pair = ("count", int("1000"))
+        return usual_loss(model, batch) * next(steps)
+
+    steps = count_up()
+    sys.modules["own_counts"].pair = ("count", int("1000"))
+    model = network()
+    with pytest.raises(ProgramError) as found:
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+    assert "OWN_TEXT" not in str(found.value)
+    assert "pair" not in str(found.value)
+
+
+def count_up() -> Any:
+    yield from (1.0, 2.0, 3.0, 4.0)

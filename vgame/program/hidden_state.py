@@ -23,7 +23,7 @@ from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError, some_of
 from vgame.program.optimizers import TORCHS, has_rule
-from vgame.system.installed import VGAME, is_of_python, is_own_module
+from vgame.system.installed import VGAME, is_installed, is_of_python
 from vgame.tasks.reach import LEAVES, is_own_class, reached, state
 from vgame.tasks.task import Task
 
@@ -276,23 +276,43 @@ def _values(roots: Roots) -> dict[str, Any]:
 def _outside() -> dict[str, Any]:
     """Numbers and strings of the user's modules, and the variables of the process, which code can also read and write
     by a text: getattr(module, "count"), sys.modules, os.environ."""
-    modules = [m for m in list(sys.modules.values()) if _is_users(m)]
+    modules = [_held(m) for m in list(sys.modules.values())]
     found = {
-        f"{name} (of the module {m.__name__})": v
-        for m in [*modules, sys.modules["__main__"]]
-        for name, v in list(vars(m).items())
-        if isinstance(v, int | float | str)
+        f"{name} (of the module {held.get('__name__')})": v
+        for held in [*(held for held in modules if _is_users(held)), vars(sys.modules["__main__"])]
+        for name, v in list(held.items())
+        if _is_value(v)
     }
     return found | {f"{os.fsdecode(k)} (of os.environ)": v for k, v in getattr(os.environ, "_data", {}).items()}
 
 
-def _is_users(module: ModuleType) -> bool:
-    file = getattr(module, "__file__", None)
-    return bool(file) and module.__name__.partition(".")[0] != PACKAGE.name and is_own_module(module)
+def _held(module: Any) -> Mapping[str, Any]:
+    """A module's attributes, without its own code (a LazyLoader's would run)."""
+    try:
+        return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
+
+
+def _is_users(held: Mapping[str, Any]) -> bool:
+    file, name = held.get("__file__"), str(held.get("__name__"))
+    return isinstance(file, str) and name.partition(".")[0] != PACKAGE.name and not is_installed(file)
+
+
+def _is_value(value: Any) -> bool:
+    parts = value if type(value) is tuple else (value,)
+    return all(isinstance(part, int | float | complex | str | bytes | np.number | np.bool_) for part in parts)
 
 
 def _other(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    return [name for name in sorted({*now, *before}) if now.get(name) is not before.get(name)]
+    return [name for name in sorted({*now, *before}) if not _is_same(now.get(name), before.get(name))]
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    """Whether both are one object, or equal numbers or texts."""
+    if now is before or type(now) is not type(before) or not (_is_value(now) and _is_value(before)):
+        return now is before
+    return bool(now == before) and repr(now) == repr(before)  # (0, 0.0) is not (0.0, 0), nor is 0.0 -0.0
 
 
 def same_parts(a: Container, b: Container) -> bool:
