@@ -150,12 +150,16 @@ def test_a_total_that_may_have_wrapped_pays_nothing(system, tmp_path: Path, each
 # ---- a promise ----
 
 
+def changed(stage: Stage, terms: dict = {}, spec: dict = {}, layout: list | None = None) -> tuple[Any, ...]:  # noqa: B006
+    """Terms, evaluation and layout of another bonus."""
+    found = stage.escrow.promised(stage.id)
+    return replace(found.terms, **terms), replace(found.evaluation, **spec), layout or list(found.layout)
+
+
 def opened(stage: Stage, **changes: Any) -> tuple[Any, ...]:
     """Arguments of `open`, changed."""
-    found = stage.escrow.promised(stage.id)
-    terms, spec = found.terms, found.evaluation
-    spec = replace(spec, **changes.pop("spec", {}))
-    return astuple(replace(terms, **changes.pop("terms", {}))), astuple(spec), changes.pop("layout", found.layout), 7
+    terms, spec, layout = changed(stage, **changes)
+    return astuple(terms), astuple(spec), layout, 7
 
 
 def test_terms_that_cannot_be_fulfilled_are_not_promised(stage: Stage) -> None:
@@ -222,10 +226,8 @@ def test_a_trainer_detects_differences_from_its_task(system, trained: Trained) -
         ({"layout": [*found.layout[:-1], bytes(31) + b"\x01"]}, "layout"),
         ({"spec": {"steps": found.evaluation.steps - 1}}, "steps"),
     ):
-        receipt = escrow.send("open", *opened(stage, **changes), value=AMOUNT)
-        identity = escrow._decode(receipt["logs"][0]).args["id"]
         with pytest.raises(Abstain, match=f"{word} differ"):
-            escrow.check(identity, bundle, task())
+            escrow.check(escrow.open(*changed(stage, **changes), AMOUNT, 7), bundle, task())
 
 
 @pytest.mark.parametrize(
@@ -262,9 +264,9 @@ def test_a_bonus_on_a_training_without_delivery_gives_warnings(system, tmp_path:
 
 
 def test_other_terms_than_the_trainings_are_refused(stage: Stage) -> None:
-    receipt = stage.escrow.send("open", *opened(stage, spec={"fee": 2**96 - 1}), value=AMOUNT)
+    identity = stage.escrow.open(*changed(stage, spec={"fee": 2**96 - 1}), AMOUNT, 7)
     with pytest.raises(Abstain, match="fee differ"):
-        stage.escrow.check(stage.escrow._decode(receipt["logs"][0]).args["id"], stage.trained.bundle, task())
+        stage.escrow.check(identity, stage.trained.bundle, task())
 
 
 def test_invalid_marks_are_refused(stage: Stage) -> None:

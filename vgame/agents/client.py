@@ -11,7 +11,7 @@ from vgame.agents.order import is_ordered
 from vgame.agents.status import JobState, read_game
 from vgame.chain.agreed import agreed, check_shown, middle_of, replies_of
 from vgame.chain.anywhere import anywhere
-from vgame.chain.final import final_jobs, most
+from vgame.chain.final import final_jobs, most, most_answering
 from vgame.chain.game import LOOKS, Game
 from vgame.chain.records import JobSpec, Phase, Turn
 from vgame.delivery.buyer import late_trainer
@@ -83,7 +83,7 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     account. Returns the job's phase and the wei withdrawn. ChainError if there was nothing to do."""
     assert game.wallet is not None
     ended = _end_expired(game, job) | _end_delivery(game, job)
-    phase, done = agreed(game.chain, "the job's phase and time", lambda: _over(_state(game, job)))
+    phase, done = agreed(game.chain, "the job's phase and time", lambda: _over(_state(game, job)), most_answering)
     if done:
         _send(game, "finalize" if phase == "claimed" else "expire", job)
     account = game.wallet.address
@@ -124,7 +124,7 @@ def _over(state: JobState) -> tuple[str, bool]:
 def _end_expired(game: Game, job: bytes) -> bool:
     """End each dispute in which a side is out of time; True if there was one. If the trainer is out of time in a
     dispute, only that one is ended: it convicts the trainer, and returns the bonds of all other disputes."""
-    convicts, over, own = agreed(game.chain, "the disputes that are out of time", lambda: _expired(game, job))
+    convicts, over, own = agreed(game.chain, "the disputes out of time", lambda: _expired(game, job), most_answering)
     if convicts:
         _send(game, "timeout", job, convicts[0])
         return True
@@ -163,7 +163,8 @@ def _are_alone(game: Game, job: bytes, count: int) -> bool:
 def _end_delivery(game: Game, job: bytes) -> bool:
     """End a delivery whose time is over: without a key the reward is refunded, without a complaint it is paid. True if
     a transaction was sent."""
-    if (call := agreed(game.chain, "the end of the delivery", lambda: _ending(game, job))) is None:
+    call = agreed(game.chain, "the end of the delivery", lambda: _ending(game, job), most_answering)
+    if call is None:
         return False
     if call != _unanswered(job):
         _refuse_own_loss(game, job)
@@ -188,8 +189,9 @@ def _refuse_own_loss(game: Game, job: bytes) -> None:
     """ChainError for the trainer and its delegates, unless the client is one: a late key or answer counts until a
     delivery is ended."""
     assert game.wallet is not None
-    client, caller = agreed(game.chain, "the job's client", lambda: game.job(job).client), game.wallet.address
-    if client != caller and is_of_trainer(game, job):
+    caller = game.wallet.address
+    own = sum(client == caller for client in replies_of(game.chain, lambda: game.job(job).client))
+    if own < most(game.chain) and is_of_trainer(game, job):
         mine = game.job(job).trainer == caller
         raise ChainError(
             f"the trainer of job {job.hex()[:16]} is late with the key or an answer, which still counts until the "

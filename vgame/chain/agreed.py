@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
-from vgame.chain.final import most
+from vgame.chain.final import most, most_answering
 from vgame.errors import ChainError, ContractError, NotYet, VgameError
 
 T = TypeVar("T", bound=Hashable)
@@ -94,20 +94,21 @@ def use_middle(chain: Chain, question: Callable[[], int]) -> None:
     anywhere(chain, check)
 
 
-def is_shown(chain: Chain, effect: Callable[[], bool], wait: bool) -> bool:
+def is_shown(chain: Chain, effect: Callable[[], bool], wait: bool, of: Callable[[Chain], int] = most) -> bool:
     """Do most endpoints show the effect of a transaction? `wait`: until they do, for WAIT seconds, and TRIES times at
-    least: one could use up the time."""
+    least: one could use up the time. `of`: how many are enough."""
     for _ in range(TRIES if wait else 1):
         for _ in chain.polls(WAIT / TRIES if wait else 0):
             with suppress(VgameError):
-                if agreed(chain, "the effect of a transaction", effect):
+                if agreed(chain, "the effect of a transaction", effect, of):
                     return True
     return False
 
 
 def check_shown(chain: Chain, name: str, effect: Callable[[], bool]) -> None:
-    """NotYet unless most of several endpoints show the effect of a transaction: a receipt is the word of one."""
-    if chain.turns and not is_shown(chain, effect, wait=True):
+    """NotYet unless most of the endpoints that answer show the effect of a transaction: a receipt is the word of
+    one."""
+    if chain.turns and not is_shown(chain, effect, wait=True, of=most_answering):
         raise unshown(chain, name)
 
 
