@@ -236,7 +236,7 @@ def test_float16_is_refused() -> None:
 
     with pytest.raises(ProgramError, match=r"autocast to torch\.float16 is not supported"):
         lowered(task_of(Net(), half))
-    with pytest.raises(ProgramError, match=r"is torch.float16; vgame trains in float32 and bfloat16"):
+    with pytest.raises(ProgramError, match=r"are torch.float16; vgame trains in float32 and bfloat16"):
         lowered(task_of(Net().half(), plainly))
 
 

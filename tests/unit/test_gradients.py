@@ -150,7 +150,7 @@ def test_a_loss_may_compute_gradients_that_it_clears() -> None:
 
     data = {"x": torch.randn(8, 3)}
     compare(Case(lambda: Net(lambda m, x: m.last(m.first(x))), lambda: data, loss, recorded=False))
-    with pytest.raises(ProgramError, match="the loss calls backward"):  # it would clear the gradients of other batches
+    with pytest.raises(ProgramError, match="the loss clears gradients"):  # also those of other batches
         lowered(Net(lambda m, x: m.last(m.first(x))), loss=loss, accumulate=2)
 
 

@@ -81,12 +81,6 @@ def _fails(error: Exception, keys: Sequence[str]) -> ProgramError:
             f"an operator overwrites a tensor that the gradient needs ({found[1]}); write x = x + y instead of x += y, "
             "and x.relu() instead of x.relu_()"
         )
-    if "Cannot access data pointer" in what:
-        return ProgramError(
-            f"the training step reads a tensor's memory{line_of(error)}, as copy.deepcopy and .data_ptr() do, which it "
-            "does not have while it is captured; copy a module before the task is made, as a part of the model, and a "
-            "tensor by .detach().clone()"
-        )
     advice = next((f"; {then}" for when, then in ADVICE.items() if when in what), "")
     if isinstance(error, KeyError) and error.args[:1] and error.args[0] not in keys:
         advice = f"; the batch has the keys {', '.join(map(repr, keys))}"
