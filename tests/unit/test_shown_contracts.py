@@ -61,12 +61,17 @@ def game(urls: list[str]) -> Game:
     return Game(chain, deploy_game(funded(chain)))
 
 
-@pytest.mark.parametrize("false", range(3))
-def test_one_endpoint_invents_no_game(urls: list[str], game: Game, false: int) -> None:
-    true = game.chain.web3.eth.get_code(game.address).to_0x_hex()
+def invented(urls: list[str], game: Game, false: int) -> tuple[Chain, Wallet]:
+    """A connection of which one endpoint shows the game's code at another address, with an account."""
     chain = Chain(urls)
     wallet = funded(chain)
-    lie(chain, false, code_at(ANOTHER, true))
+    lie(chain, false, code_at(ANOTHER, game.chain.web3.eth.get_code(game.address).to_0x_hex()))
+    return chain, wallet
+
+
+@pytest.mark.parametrize("false", range(3))
+def test_one_endpoint_invents_no_game(urls: list[str], game: Game, false: int) -> None:
+    chain, wallet = invented(urls, game, false)
     Game(chain, ANOTHER, wallet)  # reading from it costs nothing
     for _ in range(6):
         chain.turn()
@@ -131,10 +136,7 @@ def test_a_check_that_is_added_is_made_at_each_endpoint(urls: list[str], game: G
 
 def test_slow_endpoints_have_the_time_of_a_look_to_show_it(urls: list[str], game: Game, clock: list[float]) -> None:
     """The false one is quick."""
-    true = game.chain.web3.eth.get_code(game.address).to_0x_hex()
-    chain = Chain(urls)
-    wallet = funded(chain)
-    lie(chain, 0, code_at(ANOTHER, true))
+    chain, wallet = invented(urls, game, 0)
     for n in (1, 2):
         lie(chain, n, lambda *_: clock.__setitem__(0, clock[0] + 9))  # as a reply None: the true one
     Game(chain, ANOTHER, wallet)
@@ -199,12 +201,9 @@ def test_money_is_sent_where_most_endpoints_show_it(urls: list[str], away: int |
 
 def test_a_contract_is_refused_beside_many_others(urls: list[str], game: Game, clock: list[float]) -> None:
     """An honest endpoint that denies it has no time left for all checks before."""
-    true = game.chain.web3.eth.get_code(game.address).to_0x_hex()
-    chain = Chain(urls)
-    wallet = funded(chain)
+    chain, wallet = invented(urls, game, 2)
     for _ in range(20):
         Game(chain, game.address, wallet)
-    lie(chain, 2, code_at(ANOTHER, true))
     for n in (0, 1):
         lie(chain, n, lambda *_: clock.__setitem__(0, clock[0] + 5))
     Game(chain, ANOTHER, wallet)
@@ -216,10 +215,7 @@ def test_a_contract_is_refused_beside_many_others(urls: list[str], game: Game, c
 @pytest.mark.parametrize("false", range(3))
 def test_a_pinned_block_hides_no_denial(urls: list[str], game: Game, false: int) -> None:
     """The others know no block that one endpoint invents."""
-    true = game.chain.web3.eth.get_code(game.address).to_0x_hex()
-    chain = Chain(urls)
-    wallet = funded(chain)
-    lie(chain, false, code_at(ANOTHER, true))
+    chain, wallet = invented(urls, game, false)
     Game(chain, ANOTHER, wallet)
     while chain.endpoint != false:
         chain.turn()
