@@ -86,7 +86,10 @@ for loss in (of_class, of_object, of_module, of_globals, Counting(), catching, p
     except vgame.ProgramError as error:
         errors.append(error)
 """
-MANNERS = {"file": "job.py", "prompt": "<stdin>", "command": "<string>", "notebook": "/ipykernel_1/2.py"}
+MANNERS = {
+    "file": "job.py", "prompt": "<stdin>", "command": "<string>", "cell": "<command-7>",
+    "notebook": "/ipykernel_1/2.py",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("manner", MANNERS)

@@ -13,9 +13,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-#: Names of files of code that a user types in IPython or Python, or gives to `python -c` or `exec`. Other names in <>
-#: are of Python and libraries.
-TYPED = ("<ipython-input-", "<python-input-", "<stdin>", "<console>", "<string>", "<doctest ")
+#: Beginnings of names that Python and libraries give to code which they make. Code of any other name in <> is typed by
+#: the user, in one of many notebooks (`<ipython-input-`, `<command-`), or given to `python -c` or `exec`.
+MADE = (
+    "<frozen ",
+    "<__",
+    "<eval_with_key>",
+    "<attrs generated ",
+    "<decorator-gen-",
+    "<lambdifygenerated-",
+    "<template>",
+)
 
 
 def folders(paths: Iterable[str | None]) -> tuple[str, ...]:
@@ -31,8 +39,7 @@ _LIBRARIES = folders([*_SITES, *(sysconfig.get_path(name) for name in ("purelib"
 
 def is_of_python(file: str) -> bool:
     """Whether a file is one of Python's, or made by Python or a library while it runs."""
-    made = file.startswith("<") and not file.startswith(TYPED)
-    return made or (file.startswith(_PYTHON) and not file.startswith(_LIBRARIES))
+    return file.startswith(MADE) or (file.startswith(_PYTHON) and not file.startswith(_LIBRARIES))
 
 
 def is_installed(file: str) -> bool:
