@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from frauds import LIE, SETUP, SPEC
 from scene import Call, Play, Scene, deployed, embedded_chain, payee_game
+from test_delivery_few_lies import Turns
 
 from vgame.agents.client import close_job
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.game import PAGE
-from vgame.chain.records import Phase, Status, Turn
-from vgame.errors import ChainError
+from vgame.chain.records import NOBODY, Job, Phase, Status, Turn
+from vgame.errors import ChainError, VgameError
 
 
 def idle(play: Play, count: int) -> list[FalseAccuser]:
@@ -76,6 +81,39 @@ def test_an_account_that_closes_a_job_leaves_its_own_dispute_open(scene: Scene) 
     play.advance(SPEC.challenge_window)  # no other dispute can convict: otherwise the claim would never end
     close_job(late.game, play.id)
     assert play.dispute(0).status is Status.LAPSED
+
+
+@pytest.mark.parametrize(("count", "answering"), [(2, 1), (3, 1), (3, 3)])
+def test_a_false_endpoint_burns_no_bond_of_the_caller(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, count: int, answering: int
+) -> None:
+    """The first of the endpoints, which may be the only one that answers, shows another account's dispute, and a claim
+    that nobody can dispute any more."""
+    play = scene.claimed(SETUP, LIE)
+    late = play.auditor()
+    late.step()
+    play.trainer.step()
+    idle(play, 1)
+    run_out(play)
+    game, turns = late.game, Turns(count, answering)
+    usual, usual_disputes = game.jobs, game.all_disputes
+
+    def jobs(names: list[bytes]) -> list[Job]:
+        early = [replace(job, open=1, claimed_at=job.claimed_at - 2 * SPEC.challenge_window) for job in usual(names)]
+        return usual(names) if turns.at else early
+
+    def disputes(*args: Any, **others: Any) -> Any:
+        for found in usual_disputes(*args, **others):
+            yield found if turns.at else replace(found, dispute=replace(found.dispute, auditor=NOBODY))
+
+    monkeypatch.setattr(game, "jobs", jobs)
+    monkeypatch.setattr(game, "job", lambda job: jobs([job])[0])
+    monkeypatch.setattr(game, "all_disputes", disputes)
+    monkeypatch.setattr(game.chain, "turns", turns)
+    with suppress(VgameError):
+        close_job(game, play.id)
+    monkeypatch.undo()
+    assert play.dispute(0).status is Status.OPEN
 
 
 def test_a_conviction_comes_before_the_end_of_other_disputes(scene: Scene) -> None:

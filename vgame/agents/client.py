@@ -9,7 +9,7 @@ from typing import Any
 
 from vgame.agents.order import is_ordered
 from vgame.agents.status import JobState, read_game
-from vgame.chain.agreed import agreed, check_shown, middle_of, replies_of
+from vgame.chain.agreed import agreed, agreed_of, check_shown, middle_of, replies_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.final import final_jobs, most, most_answering
 from vgame.chain.game import LOOKS, Game
@@ -17,7 +17,7 @@ from vgame.chain.records import JobSpec, Phase, Turn
 from vgame.delivery.buyer import late_trainer
 from vgame.delivery.calls import CALL_GAS
 from vgame.dispute.player import BATCH, lapsed
-from vgame.errors import Abstain, ChainError, VgameError
+from vgame.errors import Abstain, ChainError, NotYet, VgameError
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.runs.folder import store_of
 
@@ -123,13 +123,16 @@ def _over(state: JobState) -> tuple[str, bool]:
 
 def _end_expired(game: Game, job: bytes) -> bool:
     """End each dispute in which a side is out of time; True if there was one. If the trainer is out of time in a
-    dispute, only that one is ended: it convicts the trainer, and returns the bonds of all other disputes."""
-    convicts, over, own = agreed(game.chain, "the disputes out of time", lambda: _expired(game, job), most_answering)
+    dispute, only that one is ended: it convicts the trainer, and returns the bonds of all other disputes. No dispute
+    that few endpoints show as another account's is ended beside others: a false reply burns no bond of the caller."""
+    chain, replies = game.chain, replies_of(game.chain, lambda: _expired(game, job))
+    convicts, over, _ = agreed_of(chain, "the disputes out of time", replies, most_answering)
     if convicts:
         _send(game, "timeout", job, convicts[0])
         return True
-    if own and not _are_alone(game, job, len(own)):  # a false reply burns no bond
-        over = tuple(number for number in over if number not in own)
+    others = tuple(n for n in over if sum(n in ended and n not in own for _, ended, own in replies) >= most(chain))
+    if len(others) < len(over) and not _are_alone(game, job, len(over) - len(others)):
+        over = others
     for first in range(0, len(over), BATCH):
         _send(game, "timeoutMany", job, over[first : first + BATCH])
     return bool(over)
@@ -187,24 +190,41 @@ def _ending(game: Game, job: bytes) -> tuple[Any, ...] | None:
 
 def _refuse_own_loss(game: Game, job: bytes) -> None:
     """ChainError for the trainer and its delegates, unless the client is one: a late key or answer counts until a
-    delivery is ended."""
+    delivery is ended. NotYet if too few endpoints show which the account is."""
+    roles, needed = _roles(game, job), most(game.chain)
+    if (harmless := sum(client or not role for client, role in roles)) >= needed:
+        return
+    if harmless == len(roles):
+        raise NotYet(
+            f"{harmless} of the endpoints show that this account is not the trainer of job {job.hex()[:16]}, {needed} "
+            "are needed, so that none decides alone: give other endpoints"
+        )
+    trainers, delegates = (sum(role == name for _, role in roles) for name in ("trainer", "delegate"))
+    raise ChainError(
+        f"the trainer of job {job.hex()[:16]} is late with the key or an answer, which still counts until the "
+        "delivery is ended, and ending it would refund the client; run "
+        f"`vgame trainer{'' if trainers >= delegates else ' --delegate'}` now, with the store of the claim"
+    )
+
+
+def _roles(game: Game, job: bytes) -> list[tuple[bool, str]]:
+    """As each endpoint shows it: is the caller the client of a job? Is it the "trainer", a "delegate", or neither
+    ("")?"""
     assert game.wallet is not None
     caller = game.wallet.address
-    own = sum(client == caller for client in replies_of(game.chain, lambda: game.job(job).client))
-    if own < most(game.chain) and is_of_trainer(game, job):
-        mine = game.job(job).trainer == caller
-        raise ChainError(
-            f"the trainer of job {job.hex()[:16]} is late with the key or an answer, which still counts until the "
-            "delivery is ended, and ending it would refund the client; run "
-            f"`vgame trainer{'' if mine else ' --delegate'}` now, with the store of the claim"
-        )
+
+    def shown() -> tuple[bool, str]:
+        state = game.job(job)
+        if state.trainer == caller:
+            return state.client == caller, "trainer"
+        return state.client == caller, "delegate" if game.is_delegate(job, caller) else ""
+
+    return replies_of(game.chain, shown)
 
 
 def is_of_trainer(game: Game, job: bytes) -> bool:
-    """Is the caller the trainer or its delegate, as any endpoint shows it? One alone could show another account."""
-    assert game.wallet is not None
-    caller = game.wallet.address
-    return any(replies_of(game.chain, lambda: caller == game.job(job).trainer or game.is_delegate(job, caller)))
+    """Is the caller the trainer or its delegate? It is one unless most endpoints show that it is not."""
+    return sum(not role for _, role in _roles(game, job)) < most(game.chain)
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> Callable[[], dict[str, str]]:

@@ -120,7 +120,12 @@ def unshown(chain: Chain, name: str) -> NotYet:
 
 def agreed(chain: Chain, what: str, question: Callable[[], T], of: Callable[[Chain], int] = most) -> T:
     """The reply of more than half of the endpoints to a question about `what`. `of`: how many are enough."""
-    reply, count = Counter(replies_of(chain, question)).most_common(1)[0]
+    return agreed_of(chain, what, replies_of(chain, question), of)
+
+
+def agreed_of(chain: Chain, what: str, replies: list[T], of: Callable[[Chain], int] = most) -> T:
+    """The reply about `what` that more than half of the endpoints gave. `of`: how many are enough."""
+    reply, count = Counter(replies).most_common(1)[0]
     if count < (needed := of(chain)):
         raise NotYet(
             f"{count} of the endpoints agree on {what}, {needed} are needed, so that none decides alone: try "
