@@ -14,11 +14,12 @@ from scene import Play, Scene
 from test_bonus_agreed import Three
 from test_delivery_agents import SPEC as SALE
 from test_delivery_agents import Sides
+from test_delivery_few_lies import Turns
 
 from vgame.agents.client import close_job, post_job
 from vgame.chain import agreed
 from vgame.chain.records import Phase
-from vgame.errors import ContractError, NotYet
+from vgame.errors import ChainError, ContractError, EndpointError, NotYet
 
 Lie = Callable[[pytest.MonkeyPatch, Any, Callable[[], bool]], None]
 
@@ -44,16 +45,46 @@ def refuses_each_call(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], b
     patch.setattr(game, "send", send)
 
 
-LIES = (shows_no_credits, shows_an_old_time, refuses_each_call)
+def invents_credits(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:
+    usual = game.credits
+    patch.setattr(game, "credits", lambda account: 10**21 if lies() else usual(account))
+
+
+def reports_what_it_does_not_send(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:
+    usual = game.send
+    patch.setattr(game, "send", lambda *args, **options: {"status": 1} if lies() else usual(*args, **options))
+
+
+def sends_and_lags(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:
+    usual = game.send
+
+    def send(*args: Any, **options: Any) -> Any:
+        found = usual(*args, **options)
+        if lies():
+            raise EndpointError("a state without it: the move counts as not made")
+        return found
+
+    patch.setattr(game, "send", send)
+
+
+LIES = (
+    shows_no_credits, shows_an_old_time, refuses_each_call, invents_credits, reports_what_it_does_not_send,
+    sends_and_lags,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreed, "WAIT", 0.2)
 
 
 def close_beside(patch: pytest.MonkeyPatch, play: Play, game: Any, false: int, lie: Lie) -> tuple[Phase, int]:
     turns = Three()
     game.job_began = play.job.since
-    lie(patch, game, lambda: turns.at == false)
-    patch.setattr(game.chain, "turns", turns)
-    found = close_job(game, play.id)
-    patch.undo()
+    with patch.context() as beside:
+        lie(beside, game, lambda: turns.at == false)
+        beside.setattr(game.chain, "turns", turns)
+        found = close_job(game, play.id)
     assert game.credits(game.wallet.address) == 0
     return found
 
@@ -99,13 +130,70 @@ def test_one_endpoint_keeps_no_client_from_closing_a_delivery(
     assert phase is Phase.UNDELIVERED and amount >= SALE.reward
 
 
+def test_a_stranger_may_end_the_job_first(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the call: the credits are withdrawn all the same."""
+    play = scene.post(SETUP)
+    scene.chain.advance(SPEC.accept_window + 1)
+    game, stranger = play.client, scene.game()
+    usual = game.send
+
+    def send(name: str, *args: Any, **options: Any) -> Any:
+        if name == "expire":
+            stranger.send(name, *args)
+        return usual(name, *args, **options)
+
+    monkeypatch.setattr(game, "send", send)
+    assert close_job(game, play.id) == (Phase.EXPIRED, SPEC.reward)
+
+
+def test_endpoints_that_disagree_about_credits_invent_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two, one shows 1,000 ether."""
+    play = scene.post(SETUP)
+    scene.chain.advance(SPEC.accept_window + 1)
+    turns = Turns(2, 2)
+    with monkeypatch.context() as patch:
+        invents_credits(patch, play.client, lambda: turns.at == 0)
+        patch.setattr(play.client.chain, "turns", turns)
+        with pytest.raises(NotYet, match=r"1 of the endpoints agree on the credits of .*, 2 are needed"):
+            close_job(play.client, play.id)
+    assert close_job(play.client, play.id) == (Phase.EXPIRED, SPEC.reward)
+
+
+def shows_the_order(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:
+    usual = game.job
+    patch.setattr(game, "job", lambda job: replace(usual(job), phase=Phase.CLAIMED) if lies() else usual(job))
+
+
+def shows_no_ether(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:
+    usual = game.chain.balance
+    patch.setattr(game.chain, "balance", lambda account: 0 if lies() else usual(account))
+
+
+@pytest.mark.parametrize("lie", [shows_the_order, shows_no_ether, reports_what_it_does_not_send, sends_and_lags])
+@pytest.mark.parametrize("false", range(3))
+def test_one_endpoint_prevents_no_order(
+    system: Any,
+    trained: Trained,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    false: int,
+    lie: Lie,
+) -> None:
+    game, turns = Stage(system, trained).client, Three()
+    with monkeypatch.context() as patch:
+        lie(patch, game, lambda: turns.at == false)
+        patch.setattr(game.chain, "turns", turns)
+        job = post_job(game, trained.bundle, 78)
+    assert game.job(job).phase is Phase.CREATED
+    with pytest.raises(ChainError, match="this order exists already"):
+        post_job(game, trained.bundle, 78)
+
+
 def test_a_receipt_alone_orders_nothing(
     system: Any,
     trained: Trained,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One endpoint shows it as a success."""
-    monkeypatch.setattr(agreed, "WAIT", 0.2)
     game = Stage(system, trained).client
     monkeypatch.setattr(game.chain, "turns", Three())
     monkeypatch.setattr(game, "send", lambda *_, **__: {"status": 1})

@@ -9,15 +9,15 @@ from typing import Any
 
 from vgame.agents.order import is_ordered
 from vgame.agents.status import JobState, read_game
-from vgame.chain.agreed import agreed, agreed_of, check_shown, middle_of, replies_of
+from vgame.chain.agreed import agreed, agreed_of, agreed_soon, is_shown, replies_of, unshown
 from vgame.chain.anywhere import anywhere
 from vgame.chain.final import final_jobs, most, most_answering
 from vgame.chain.game import LOOKS, Game
-from vgame.chain.records import JobSpec, Phase, Turn
+from vgame.chain.records import JobSpec, Phase, Status, Turn
 from vgame.delivery.buyer import late_trainer
 from vgame.delivery.calls import CALL_GAS
 from vgame.dispute.player import BATCH, lapsed
-from vgame.errors import Abstain, ChainError, NotYet, VgameError
+from vgame.errors import Abstain, ChainError, ContractError, EndpointError, NotYet, VgameError
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.runs.folder import store_of
 
@@ -53,14 +53,14 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
         raise VgameError(why)
     spec = JobSpec(**bundle.order)
     job = game.job_id(spec, game.wallet.address, nonce)
-    if game.job(job).phase is not Phase.NONE:
+    exists = lambda: game.job(job).phase is not Phase.NONE  # noqa: E731
+    if agreed(game.chain, "whether this order exists", exists, most_answering):
         raise ChainError(
             f"this order exists already, it is job {job.hex()}; to order the same job again give another --nonce"
         )
-    _check_funds(game, spec)
+    anywhere(game.chain, lambda: _check_funds(game, spec))
     name = bundle.name.encode().ljust(32, b"\0")
-    game.send("createJob", astuple(spec), nonce, name, bundle.program.header, value=spec.reward)
-    check_shown(game.chain, "createJob", lambda: game.job(job).phase is not Phase.NONE)
+    _send(game, exists, "createJob", astuple(spec), nonce, name, bundle.program.header, value=spec.reward)
     return job
 
 
@@ -82,28 +82,39 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     """End disputes in which a side is out of time, and the job if its time is over; withdraw the credits of this
     account. Returns the job's phase and the wei withdrawn. ChainError if there was nothing to do."""
     assert game.wallet is not None
-    ended = _end_expired(game, job) | _end_delivery(game, job)
-    phase, done = agreed(game.chain, "the job's phase and time", lambda: _over(_state(game, job)), most_answering)
-    if done:
-        _send(game, "finalize" if phase == "claimed" else "expire", job)
+    ended = _end_expired(game, job) | _end_delivery(game, job) | _end_phase(game, job)
     account = game.wallet.address
-    looks = LOOKS if done or ended else 1  # a node that lags may not show yet what a call has credited
-    amount = max(middle_of(game.chain, lambda: game.credits(account)) for _ in range(looks))
+    looks = LOOKS if ended else 1  # a node that lags may not show yet what a call has credited
+    credits = lambda: game.credits(account)  # noqa: E731
+    amount = max(agreed_soon(game.chain, f"the credits of {account}", credits) for _ in range(looks))
     if amount:
-        _send(game, "withdraw", account)
-        check_shown(game.chain, "withdraw", lambda: game.credits(account) < amount)
-    elif not (done or ended):
+        _send(game, lambda: credits() < amount, "withdraw", account)
+    phase = agreed_soon(game.chain, "the job's phase", lambda: game.job(job).phase)
+    if not (amount or ended):
         clocks = _clocks(_state(game, job))
         left = f" and cannot be ended yet (at least {max(clocks)} s are left)" if clocks else ""
         raise ChainError(
-            f"job {job.hex()[:16]} is {phase}{left}, and the contract owes {account} nothing; see `vgame status`"
+            f"job {job.hex()[:16]} is {phase.name.lower()}{left}, and the contract owes {account} nothing; see "
+            "`vgame status`"
         )
-    return game.job(job).phase, amount
+    return phase, amount
 
 
-def _send(game: Game, name: str, *args: Any) -> None:
-    """A transaction, at the first endpoint that does not refuse it. None of those used here has an effect twice."""
-    anywhere(game.chain, lambda: game.send(name, *args))
+def _send(game: Game, effect: Callable[[], bool], name: str, *args: Any, value: int = 0) -> None:
+    """A transaction, at the first endpoint that does not refuse it, and whose report most of those that answer confirm:
+    they show its effect, whoever caused it. None of those used here has an effect twice."""
+    problem: VgameError | None = None
+    for _ in game.chain.turns.all if game.chain.turns else [None]:
+        try:
+            anywhere(game.chain, lambda: game.send(name, *args, value=value))
+            problem = None
+        except (ContractError, EndpointError) as refusal:  # another account was faster, or the endpoint lags
+            problem = refusal
+        lags = problem is None or isinstance(problem, EndpointError)
+        if is_shown(game.chain, effect, wait=lags, of=most_answering):
+            return
+        game.chain.turn()
+    raise problem or unshown(game.chain, name)
 
 
 def _state(game: Game, job: bytes) -> JobState:
@@ -121,6 +132,15 @@ def _over(state: JobState) -> tuple[str, bool]:
     return state.phase, state.phase in ("created", "accepted", "claimed") and max(_clocks(state), default=0) < 0
 
 
+def _end_phase(game: Game, job: bytes) -> bool:
+    """End the job if the time of its phase is over without an effect. True if it was."""
+    phase, over = agreed(game.chain, "the job's phase and time", lambda: _over(_state(game, job)), most_answering)
+    if over:
+        name = "finalize" if phase == "claimed" else "expire"
+        _send(game, lambda: game.job(job).phase.name.lower() != phase, name, job)
+    return over
+
+
 def _end_expired(game: Game, job: bytes) -> bool:
     """End each dispute in which a side is out of time; True if there was one. If the trainer is out of time in a
     dispute, only that one is ended: it convicts the trainer, and returns the bonds of all other disputes. No dispute
@@ -128,14 +148,22 @@ def _end_expired(game: Game, job: bytes) -> bool:
     chain, replies = game.chain, replies_of(game.chain, lambda: _expired(game, job))
     convicts, over, _ = agreed_of(chain, "the disputes out of time", replies, most_answering)
     if convicts:
-        _send(game, "timeout", job, convicts[0])
+        _send(game, lambda: game.job(job).phase is not Phase.CLAIMED, "timeout", job, convicts[0])
         return True
     others = tuple(n for n in over if sum(n in ended and n not in own for _, ended, own in replies) >= most(chain))
     if len(others) < len(over) and not _are_alone(game, job, len(over) - len(others)):
         over = others
     for first in range(0, len(over), BATCH):
-        _send(game, "timeoutMany", job, over[first : first + BATCH])
+        batch = over[first : first + BATCH]
+        _send(game, lambda b=batch: _are_ended(game, job, b), "timeoutMany", job, batch)
     return bool(over)
+
+
+def _are_ended(game: Game, job: bytes, numbers: tuple[int, ...]) -> bool:
+    """Are these disputes ended, by themselves or with the claim?"""
+    if game.job(job).phase is not Phase.CLAIMED:
+        return True
+    return all(game.dispute(job, number).status is not Status.OPEN for number in numbers)
 
 
 def _expired(game: Game, job: bytes) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]:
@@ -171,7 +199,7 @@ def _end_delivery(game: Game, job: bytes) -> bool:
         return False
     if call != _unanswered(job):
         _refuse_own_loss(game, job)
-    _send(game, *call)
+    _send(game, lambda: _ending(game, job) != call, *call)
     return True
 
 

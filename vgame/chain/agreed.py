@@ -105,13 +105,6 @@ def is_shown(chain: Chain, effect: Callable[[], bool], wait: bool, of: Callable[
     return False
 
 
-def check_shown(chain: Chain, name: str, effect: Callable[[], bool]) -> None:
-    """NotYet unless most of the endpoints that answer show the effect of a transaction: a receipt is the word of
-    one."""
-    if chain.turns and not is_shown(chain, effect, wait=True, of=most_answering):
-        raise unshown(chain, name)
-
-
 def unshown(chain: Chain, name: str) -> NotYet:
     return NotYet(
         f"{chain.url} shows a receipt of `{name}`, but most endpoints do not show its effect: run the command again"
@@ -121,6 +114,18 @@ def unshown(chain: Chain, name: str) -> NotYet:
 def agreed(chain: Chain, what: str, question: Callable[[], T], of: Callable[[Chain], int] = most) -> T:
     """The reply of more than half of the endpoints to a question about `what`. `of`: how many are enough."""
     return agreed_of(chain, what, replies_of(chain, question), of)
+
+
+def agreed_soon(chain: Chain, what: str, question: Callable[[], T]) -> T:
+    """The reply of more than half of the endpoints that answer; those that lag are asked again for WAIT seconds."""
+    problem: NotYet | None = None
+    for _ in chain.polls(WAIT if chain.turns else 0):
+        try:
+            return agreed(chain, what, question, most_answering)
+        except NotYet as unequal:
+            problem = unequal
+    assert problem is not None
+    raise problem
 
 
 def agreed_of(chain: Chain, what: str, replies: list[T], of: Callable[[Chain], int] = most) -> T:
