@@ -9,18 +9,22 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import logging
 import os
 import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import accelerate
+import numpy as np
 import torch
 import transformers
 from transformers import Trainer, TrainerState
@@ -66,6 +70,8 @@ TAKE = {
 BY_NAME = {"__dict__", "__setattr__", "__delattr__", "setattr", "delattr", "vars", "globals", "exec", "eval"}
 #: Methods of tensors and containers that change nothing.
 READS = {"items", "keys", "values", "get", "copy", "count", "index", "item", "tolist", "detach", "cpu", "mean", "sum"}
+#: Modules whose functions change no part of a trainer that is given to them.
+PURE = {"torch", "F", "nn", "np", "numpy", "math", "statistics", "json", "logging"}
 SPECIAL = {n for n in (*dir(int), *dir(dict), "__call__", "__enter__", "__next__") if n.startswith("__")} - {
     "__bool__", "__class__", "__class_getitem__", "__doc__", "__getattribute__", "__init__", "__init_subclass__",
     "__new__", "__subclasshook__",
@@ -137,6 +143,7 @@ def _changes(function: Any) -> tuple[frozenset[str], frozenset[str]]:
     this, inside = names[0] if names else "self", {*names}
     uses = lambda node: any(isinstance(n, ast.Name) and n.id == this for n in ast.walk(node))  # noqa: E731
     holders = {n.id for each in ast.walk(tree) for n in _targets(each, uses)}  # locals with parts of `self`
+    seen = _outer(function)
     found, called = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -156,11 +163,34 @@ def _changes(function: Any) -> tuple[frozenset[str], frozenset[str]]:
             if not isinstance(node.func, ast.Attribute):
                 continue
             name, first = _root(node.func.value)
+            if isinstance(seen.get(name), ModuleType) and name not in PURE:
+                found |= {_root(a)[1] if _root(a)[0] == this else OUTSIDE for a in given}
+            if name not in inside and _can_change(seen.get(name)) and node.func.attr not in READS:
+                found.add(OUTSIDE)
             if name == this and not first:
                 called.add(node.func.attr)
             elif name in {this, *holders} and node.func.attr not in READS:
                 found.add(first if name == this else OUTSIDE)
     return frozenset(found), frozenset(called)
+
+
+def _outer(function: Any) -> dict[str, Any]:
+    """The values of a function's globals and of its free variables, by name; none of a class."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    return function.__globals__ | {name: cell.cell_contents for name, cell in cells if name != "__class__"}
+
+
+def _can_change(value: Any) -> bool:
+    """Whether a method of this value may change it: a container, or an object of a class of the user's."""
+    kind = type(value)
+    if isinstance(value, (torch.Tensor, np.ndarray, array, bytearray, MutableMapping, MutableSequence, MutableSet)):
+        return True
+    source = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    own = kind.__module__ == "__main__" or (source is not None and is_of_user(source))
+    return own and not isinstance(value, (type, ModuleType, FunctionType, logging.Logger))
 
 
 def _targets(node: ast.AST, uses: Callable[[ast.AST], bool]) -> list[ast.Name]:

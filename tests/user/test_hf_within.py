@@ -4,6 +4,8 @@ line."""
 from __future__ import annotations
 
 import copy
+import heapq
+import logging
 
 import pytest
 import torch
@@ -134,9 +136,17 @@ class LikeAConstant(Reading):
         self.is_warm = False
 
 
+class IntoAHeap(Reading):
+    table = (1.0,)
+
+    def log(self, logs, start_time=None):
+        heapq.heappush(self.table, 1.0)
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "read"),
     [
+        (IntoAHeap, "table", lambda own: 1.0 + len(own.table)),
         (Inheriting, "weight", lambda own: 1.0 + own.weight),
         (ByAnotherName, "weight", lambda own: 1.0 + own.weight),
         (LikeAConstant, "is_warm", lambda own: 1.0 + own.is_warm),
@@ -228,6 +238,37 @@ class OfAProperty(Reading):
         self.factor = 2.0
 
 
+class ByAMethodOfTheFile(Reading):
+    def log(self, logs, start_time=None):
+        WEIGHTS.append(0.5)
+
+
+class OfADictionary(Reading):
+    def log(self, logs, start_time=None):
+        SEEN.update(a=2.0)
+
+
+class OfAnObject(Reading):
+    def log(self, logs, start_time=None):
+        METER.tick()
+
+
+class ByAModule(Reading):
+    def log(self, logs, start_time=None):
+        table = self.table
+        heapq.heappush(table, 1.0)
+
+
+class Meter:
+    seen = 0
+
+    def tick(self):
+        self.seen += 1
+
+
+SEEN, METER = {"a": 1.0}, Meter()
+
+
 def double(table):
     table["a"] *= 2
 
@@ -238,6 +279,7 @@ def halve(own):
 
 ALIASED = [(kind, "log") for kind in (
     ByAnAlias, InALoop, APart, InPlace, InAComprehension, IntoATensor, InItsDictionary, OfAFunction, OfAProperty,
+    ByAMethodOfTheFile, OfADictionary, OfAnObject, ByAModule,
 )]  # fmt: skip
 
 
@@ -247,6 +289,9 @@ def test_a_method_between_steps_that_changes_other_values_is_refused(kind, name,
         vgame.JobFileError, match=rf"a {name} of {kind.__name__}, test_hf_within.py line \d+ \(a job does"
     ):
         job_from(trainer(tmp_path, kind=kind))
+
+
+LOG = logging.getLogger(__name__)
 
 
 class Reporting(InOrder):
@@ -263,6 +308,8 @@ class Reporting(InOrder):
 
     def log(self, logs, start_time=None):
         logs["last"], logs["epoch"] = float(self.last), self.state.epoch
+        logs["mean"] = float(torch.stack([self.last]).mean())
+        LOG.info("%s, seen %s", logs, SEEN.get("a"))
         super().log(logs | {name: float(part) for name, part in self.parts.items()}, start_time)
 
 
