@@ -37,7 +37,7 @@ demo: $(READY) ## the whole story on the embedded chain
 test: $(READY) $(NODE_READY) ## every kind of test that needs no GPU
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not wide and not nightly and not gpu and not browser"
 
-wide: $(READY) $(NODE_READY) ## more cases of what `make test` runs some of
+wide: $(READY) $(NODE_READY) ## the longest tests, and more cases of what `make test` runs some of
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "wide and not nightly and not gpu and not browser"
 
 FROM ?= 0

@@ -9,6 +9,7 @@ import os
 import forked
 import pytest
 import torch  # noqa: F401 (makes its loggers, which are changed here)
+import wide
 
 # Thousands of tests prepare jobs; those of validation ask for it (docs/validation.md).
 os.environ.setdefault("VGAME_VALIDATE", "0")
@@ -16,6 +17,11 @@ os.environ.setdefault("VGAME_VALIDATE", "0")
 gc.set_threshold(100_000)
 # Pytest listens to every logger that does not propagate, and to whom somebody listens torch tells each traced call.
 logging.getLogger("torch.__trace").propagate = True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    wide.mark_long(items)  # before pytest selects by marks
 
 
 def pytest_collection_finish() -> None:

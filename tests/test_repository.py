@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import wide
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -159,6 +160,14 @@ def test_every_file_that_contributing_names_exists() -> None:
 
 
 MOST_LINES = 400
+
+
+def test_every_long_test_exists() -> None:
+    """tests/wide.txt names them: a test of another name would be run by `make test` again."""
+    for line in wide.LONG.read_text().splitlines():
+        name, _, function = line.removesuffix(wide.REST).partition("::")
+        tree = ast.parse((ROOT / name).read_text())
+        assert function.split("::")[-1] in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}, line
 
 
 def test_no_file_is_too_long() -> None:

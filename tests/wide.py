@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+#: The tests that take longest, one a line: `FILE::NAME`, or `FILE::NAME[2:]` for its cases after the second.
+LONG = Path(__file__).with_name("wide.txt")
+REST = "[2:]"
+
+
+def mark_long(items: Iterable[pytest.Item]) -> None:
+    """Mark the tests of LONG as wide."""
+    long, seen = set(LONG.read_text().splitlines()), Counter[str]()
+    for item in items:
+        name = item.nodeid.split("[")[0]
+        seen[name] += 1
+        if name in long or (seen[name] > 2 and name + REST in long):
+            item.add_marker(pytest.mark.wide)
 
 
 def of_many(cases: Iterable[Any], *daily: Any) -> list[Any]:
