@@ -18,10 +18,10 @@ from wide import of_many
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.commit.merkle import Kind, leaf_hash, path_root
 from vgame.execute.reference import Position
-from vgame.job.bundle import LogSpec
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
 from vgame.logged.reference import evaluate, reads_log
 from vgame.logged.rounding import Direction
+from vgame.logged.spec import LogSpec
 from vgame.logged.sums import PROVEN, Entries
 from vgame.logged.tree import interval_root, place
 from vgame.program.operators import Contract as Contraction

@@ -26,24 +26,11 @@ ORDER_GAS = 360_000  # above the limit of `createJob` (docs/gas.json)
 
 def off_chain(bundle: Bundle) -> str:
     """The reason why the contract cannot decide this job's elements; empty if it can."""
+    if bundle.log:
+        return bundle.log.off_chain(bundle.program)
     if bundle.mode == "correct":
         return ""
-    if bundle.log is None:
-        return f"a job in mode {bundle.mode!r} cannot be disputed on chain; order mode = 'correct' or 'logged'"
-    from vgame.arithmetic.functions import ELEMENTARY
-    from vgame.logged.sums import PROVEN
-    from vgame.program.operators import Map
-
-    if any(window < PROVEN for window in bundle.log.windows):
-        return (
-            "with calibrated thresholds an honest trainer may lose, because equal results are likely but not certain; "
-            "order [log] thresholds = 'proven'"
-        )
-    functions = {op.function for op in bundle.program.operators if isinstance(op, Map)} & set(ELEMENTARY)
-    if bundle.log.bits < 32 and functions:
-        names = ", ".join(sorted(function.name.lower() for function in functions))
-        return f"the contract cannot compute {names} with {bundle.log.bits} bits; order [log] bits = 32"
-    return ""
+    return f"a job in mode {bundle.mode!r} cannot be disputed on chain; order mode = 'correct' or 'logged'"
 
 
 def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:

@@ -10,7 +10,6 @@ from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.state_keys import keys_root
 from vgame.logged.kernels import LoggedExecutor
-from vgame.logged.sums import PROVEN
 from vgame.ranks.group import is_shared, own_rank
 from vgame.ranks.health import TIMEOUT as RANK_TIMEOUT
 from vgame.runs.audit import ALONE, Finding, run_root
@@ -140,7 +139,7 @@ def power(count: int, checked: int) -> str:
 
 def _honest_reason(bundle: Bundle) -> str:
     """The honest reason for a different root, if the mode allows one."""
-    if bundle.mode == "correct" or (bundle.log and min(bundle.log.windows, default=PROVEN) >= PROVEN):
+    if bundle.mode == "correct" or (bundle.log and bundle.log.is_certain):
         return ""
     thresholds = " with calibrated thresholds" if bundle.log else ""
     return f"; in mode {bundle.mode!r}{thresholds} an honest run on another device may differ too"

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from vgame.commit.mapped import refuse_changed
 from vgame.commit.merkle import Kind, padding
@@ -27,6 +27,7 @@ from vgame.job.file import MODES, MOST_SPEC, MOST_STEPS, Name, Terms, problems
 from vgame.job.forecast import Forecast
 from vgame.job.shown import table
 from vgame.job.state_keys import Keys, keys_root, load_keys, save_keys
+from vgame.logged.spec import LogSpec
 from vgame.program.file import load_program, save_program
 from vgame.program.program import Program, TensorLabel
 from vgame.program.tensor_file import pack_tensors, read_tensors
@@ -36,16 +37,6 @@ from vgame.tasks.task import SAMPLES, TOTALS
 from vgame.validation.record import Record, line
 
 VERSION = 3  # of spec.json: 2 had a window for rewards, and no `label_root`
-
-
-class LogSpec(BaseModel):
-    """The fields of mode `logged` in a bundle: one window per sum operator, in units of the proven error bound (2:
-    replication is certain)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    bits: int = Field(ge=26, le=32)
-    windows: tuple[Annotated[float, Field(ge=0, le=2)], ...]
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ GAS = {
     "selectOperator": 81_000,
     "withdraw": 35_000,
 }
-#: Additional gas in mode `logged`: more roots to store, three accumulators instead of one, the log's entry.
-LOGGED_GAS = {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}
+#: By mode, bounds other than these. `logged`: more roots to store, three accumulators instead of one, the log's entry.
+MODE_GAS = {"correct": {}, "logged": {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}}
 #: Additional gas of a move beside other disputes: the awaited duty is marked, once per claim (a challenge may mark it
 #: for the first dispute too).
 MARK_GAS = dict.fromkeys(("select", "selectOperator", "selectElement", "selectPartial", "prove"), 25_000) | {
@@ -69,7 +69,7 @@ def gas_of(bundle: Bundle) -> dict[str, int]:
     operators, mode = bundle.program.operators, bundle.mode
     blocks = max((op.blocks for op in operators if isinstance(op, Contract)), default=1)
     terms = max(map(longest_run, operators))
-    gas = GAS | (LOGGED_GAS if mode == "logged" else {})
+    gas = GAS | MODE_GAS[mode]
     gas |= {name: gas[name] + more for name, more in MARK_GAS.items()}
     children = CHILD_GAS * max(0, 2**bundle.depth - 32)
     return gas | {

@@ -27,7 +27,8 @@ from vgame.logged import products, row_sums
 from vgame.logged.admissible import Enclosure
 from vgame.logged.compiled_moments import moments
 from vgame.logged.rounding import Direction, round_tensor
-from vgame.logged.sums import PROVEN, Entries, Site
+from vgame.logged.spec import PROVEN
+from vgame.logged.sums import Entries, Site
 from vgame.program.operators import Contract
 from vgame.program.program import Program
 from vgame.system.threads import Runner, each

@@ -29,10 +29,9 @@ from vgame.arithmetic.numba.compiled import flat as memory
 from vgame.arithmetic.numba.compiled import in_use
 from vgame.arithmetic.workspace import scratch
 from vgame.logged.rounding import Direction, cells, compile_loop, copy_entries, nearest, round_tensor
+from vgame.logged.spec import PROVEN
 from vgame.system.threads import share
 
-#: Window with certain replication, in bounds e: each side's error is at most one.
-PROVEN = 2.0
 #: From ulp / (2 * gate) on, a bound e is too large: one direction does not determine the other side's word.
 TRAINER_GATE, AUDITOR_GATE = 4.0, 32.0
 #: With proven windows an auditor checks every sum that its own device does not determine: a log may lack an entry.

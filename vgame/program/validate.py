@@ -281,9 +281,11 @@ def _witness_problem(operator: Operator, tensors: Tensors, operators: int) -> st
 
 
 def _mode_problem(operator: Operator, mode: str) -> str | None:
-    if mode == "logged" and getattr(operator, "bfloat16", False):
+    if mode != "logged":
+        return None
+    if getattr(operator, "bfloat16", False):
         return "its output is bfloat16, which mode `logged` does not support; order the job in mode `correct`"
-    if mode != "logged" or not isinstance(operator, Contract) or operator.block_length <= MAX_LOGGED_TERMS:
+    if not isinstance(operator, Contract) or operator.block_length <= MAX_LOGGED_TERMS:
         return None
     most = MAX_BLOCKS * MAX_LOGGED_TERMS
     return (

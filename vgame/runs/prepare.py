@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from vgame.errors import JobFileError, ProgramError, some_of
-from vgame.job.bundle import Bundle, LogSpec, refuse_invalid
+from vgame.job.bundle import Bundle, refuse_invalid
 from vgame.job.cautions import (
     call_factory,
     warn_of_batch,
@@ -23,6 +23,7 @@ from vgame.job.cautions import (
 from vgame.job.factory import initial_of, make_task
 from vgame.job.file import JobFile, LogTerms
 from vgame.job.state_keys import Keys, module_keys
+from vgame.logged.spec import LogSpec
 from vgame.program.lower import Lowered, lower_task
 from vgame.runs.forecast import of_bundle
 from vgame.runs.start import for_continuing, placed, start_from, task_from
