@@ -18,8 +18,9 @@ from vgame.job.file import JobFile, LogTerms, Terms
 from vgame.job.terms import KEPT_OUT, Prices, auditor_shortcomings, safe_terms, trainer_shortcomings
 from vgame.program.operators import Contract, Gather, Map, Operator, Ref, RefClass, Variant, identity_access
 from vgame.runs.folder import executor_of
+from vgame.runs.logged_order import with_log
 from vgame.runs.pace import measure
-from vgame.runs.prepare import prepare, with_log
+from vgame.runs.prepare import prepare
 
 SIZE, TERMS, HARD = 256, 512, 6  # from step HARD on every product cancels to the last bit
 

@@ -35,8 +35,9 @@ from vgame.job.terms import (
     trainer_shortcomings,
 )
 from vgame.program.operators import ArgMax, Ref, RefClass
+from vgame.runs.logged_order import with_log
 from vgame.runs.pace import HARDEST, MEASURED, checkpoint_seconds, measure
-from vgame.runs.prepare import prepare, with_log
+from vgame.runs.prepare import prepare
 from vgame.system.progress import Reporter
 
 RECORD = json.loads((Path(__file__).resolve().parents[2] / "docs" / "gas.json").read_text())

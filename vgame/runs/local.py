@@ -7,16 +7,16 @@ anywhere. The modules for capture take half a second to import, so they are impo
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from vgame.errors import JobFileError, StoreError
 from vgame.execute.devices import use_device
 from vgame.execute.profile import Profile
 from vgame.job.bundle import Bundle, load_bundle, ordered_differences, save_bundle
-from vgame.job.file import JobFile, LogTerms, read_job_file
+from vgame.job.file import JobFile, read_job_file
 from vgame.runs.folder import executor_of, store_of
 from vgame.runs.forecast import announced
+from vgame.runs.logged_order import with_known_log
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.store import Store
@@ -87,13 +87,9 @@ def _refuse_other(ordered: Bundle, held: Bundle, run: Path) -> None:
 def ordered_again(job: JobFile, held: Bundle) -> Bundle:
     """The bundle of a job file for a comparison with a run's bundle; windows measured on devices are taken from the
     run."""
-    from vgame.runs.prepare import prepare_without_log, with_log
+    from vgame.runs.prepare import prepare_without_log
 
-    bundle, terms = prepare_without_log(job), job.log or LogTerms()
-    measured = bundle.mode == "logged" and terms.thresholds == "adaptive"
-    if measured and held.log is not None and held.log.bits == terms.bits:
-        return replace(bundle, log=held.log)
-    return bundle if measured else with_log(bundle, job.log)
+    return with_known_log(prepare_without_log(job), job.log, held.log)
 
 
 def train_run(

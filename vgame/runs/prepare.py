@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from vgame.errors import JobFileError, ProgramError, some_of
+from vgame.errors import ProgramError, some_of
 from vgame.job.bundle import Bundle, refuse_invalid
 from vgame.job.cautions import (
     call_factory,
@@ -21,11 +21,11 @@ from vgame.job.cautions import (
     warn_of_untrained,
 )
 from vgame.job.factory import initial_of, make_task
-from vgame.job.file import JobFile, LogTerms
+from vgame.job.file import JobFile
 from vgame.job.state_keys import Keys, module_keys
-from vgame.logged.spec import LogSpec
 from vgame.program.lower import Lowered, lower_task
 from vgame.runs.forecast import of_bundle
+from vgame.runs.logged_order import with_log
 from vgame.runs.start import for_continuing, placed, start_from, task_from
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.epochs import warn_of_rest
@@ -43,10 +43,7 @@ def prepare(
 ) -> Bundle:
     """Capture the job's model and collect all parts of the order. `validate`: seconds in which the program is compared
     with the task's own code, `against` with the losses of its own loop (docs/validation.md)."""
-    bundle = prepare_without_log(job, listener, validate, against)
-    if job.mode == "logged" and (job.log or LogTerms()).thresholds == "adaptive":
-        listener.stage("calibrates thresholds on two devices")
-    bundle = with_log(bundle, job.log)
+    bundle = with_log(prepare_without_log(job, listener, validate, against), job.log, listener)
     return replace(bundle, forecast=of_bundle(bundle, measured=validate > 0))
 
 
@@ -112,20 +109,3 @@ def _validated(order: Order, listener: NullProgress, seconds: float, losses: Los
     if seconds and found["unchecked"]:
         warnings.warn(f"the program was compared in part: {'; '.join(found['unchecked'])}", stacklevel=2)
     return found
-
-
-def with_log(bundle: Bundle, terms: LogTerms | None) -> Bundle:
-    """The bundle with the windows of its log, proven or measured (`thresholds`); in other modes unchanged."""
-    if bundle.mode != "logged":
-        if terms is not None:
-            raise JobFileError(f"[log] belongs to mode = 'logged', but the mode is {bundle.mode!r}")
-        return bundle
-    from vgame.logged.kernels import sum_operators
-    from vgame.runs.thresholds import PROVEN, calibrate
-
-    terms = terms or LogTerms()
-    proven = LogSpec(bits=terms.bits, windows=(PROVEN,) * len(sum_operators(bundle.program)))
-    bundle = replace(bundle, log=proven)
-    if terms.thresholds == "proven":
-        return bundle
-    return replace(bundle, log=LogSpec(bits=terms.bits, windows=calibrate(bundle, terms.calibration).windows))
