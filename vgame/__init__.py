@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from vgame.job.bundle import Bundle
     from vgame.job.file import LogTerms, Terms
     from vgame.job.forecast import Forecast
+    from vgame.runs.header import Divergence
     from vgame.runs.locate import Difference
-    from vgame.runs.store import Divergence
     from vgame.schedules import Constant, Cosine, Linear, StepDecay
     from vgame.tasks.mapped import mapped
     from vgame.tasks.packing import packed
@@ -52,7 +52,7 @@ _PLACES = {
     "vgame.api_chain": ("AuditorAgent", "Game", "Node", "Order", "Received", "TrainerAgent", "embedded_chain"),
     "vgame.api_bonus": ("Escrow",),
     "vgame.api_evaluation": ("Evaluated", "evaluate", "evaluated", "evaluation_job"),
-    "vgame.runs.store": ("Divergence",),
+    "vgame.runs.header": ("Divergence",),
     "vgame.runs.locate": ("Difference",),
     "vgame.schedules": ("Constant", "Cosine", "Linear", "StepDecay"),
     "vgame.errors": (

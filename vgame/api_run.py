@@ -18,8 +18,9 @@ from vgame.job.weights import named, of_average, pack_weights, write_weights
 from vgame.runs.audit import run_root
 from vgame.runs.card import card
 from vgame.runs.folder import open_run
+from vgame.runs.header import Divergence
 from vgame.runs.start import start_of, state_after
-from vgame.runs.store import Divergence, Store
+from vgame.runs.store import Store
 
 Folder = Path | str
 

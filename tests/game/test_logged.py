@@ -32,11 +32,12 @@ from vgame.logged.admissible import Moments, merge_moments, moments_sum
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import sum_operators
 from vgame.program.operators import Contract
+from vgame.runs.header import Divergence, write_header
 from vgame.runs.logged_history import LoggedHistory
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.prepare import prepare
 from vgame.runs.published_log import FILES, PublishedLog, most_of_log
-from vgame.runs.store import Divergence, Store
+from vgame.runs.store import Store
 from vgame.runs.training import train
 from vgame.system.progress import Reporter
 
@@ -331,9 +332,7 @@ def test_an_auditor_waits_for_the_committed_log(
     elif wrong == "a step is missing":
         LoggedStore(published, bundle).log.keep(2)
     else:
-        store = LoggedStore(published, bundle)
-        store.divergence = Divergence(1, 0, 0)
-        store._write_header()
+        write_header(published, bundle, Divergence(1, 0, 0))
     mend = partial(shutil.copytree, tmp_path / "trainer", published, dirs_exist_ok=True)
     monkeypatch.setattr(Retry, "wait", lambda _: mend())
     save_bundle(bundle, tmp_path / "bundle")
@@ -355,8 +354,7 @@ def test_a_log_that_ends_too_early_is_not_followed(bundle: Bundle, tmp_path: Pat
 def test_a_log_without_its_last_root_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     """The root of the interval in which a run stopped is missing."""
     run = train_run(bundle, tmp_path / "trainer")
-    run.store.divergence = Divergence(3, 0, 0)
-    run.store._write_header()
+    write_header(tmp_path / "trainer", bundle, Divergence(3, 0, 0))
     (tmp_path / "trainer" / "logs.bin").write_bytes(run.logs[0])
     log = PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
     assert log.partial_root is None and log.log_mismatch(log.run_root, run.logs[1])

@@ -17,9 +17,10 @@ from vgame.cli.runs import audit_offline
 from vgame.errors import VgameError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, load_bundle, save_bundle
+from vgame.runs.header import Divergence
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.prepare import prepare
-from vgame.runs.store import Divergence, Store
+from vgame.runs.store import Store
 from vgame.runs.training import train
 from vgame.system.progress import Reporter
 

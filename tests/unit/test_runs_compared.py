@@ -14,7 +14,7 @@ from vgame.cli.runs import locate, ranges, train_offline
 from vgame.errors import StoreError, VgameError
 from vgame.job.bundle import load_bundle
 from vgame.runs.folder import executor_of, open_run
-from vgame.runs.store import Divergence
+from vgame.runs.header import Divergence
 from vgame.runs.training import train
 
 STEPS, INTERVAL = 6, 2

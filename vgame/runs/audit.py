@@ -22,10 +22,11 @@ from vgame.execute.executor import Executor
 from vgame.job.bundle import load_bundle
 from vgame.job.differences import order_differences
 from vgame.runs.folder import executor_of, open_run
+from vgame.runs.header import Divergence
 from vgame.runs.logged_store import LoggedStore
 from vgame.runs.parallel_audit import Workers, audit_in_parallel
 from vgame.runs.published import open_published
-from vgame.runs.store import Divergence, Store
+from vgame.runs.store import Store
 from vgame.runs.training import State, detail_of, intervals, state_at
 from vgame.system.endpoints import without_login
 from vgame.system.progress import NULL_PROGRESS, NullProgress

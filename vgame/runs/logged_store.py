@@ -21,7 +21,8 @@ from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
 from vgame.logged.logfile import LogFile
 from vgame.logged.tree import interval_root
-from vgame.runs.store import ROOT_BYTES, Divergence, Store
+from vgame.runs.header import Divergence
+from vgame.runs.store import ROOT_BYTES, Store
 from vgame.system.files import truncate
 
 

@@ -41,9 +41,10 @@ from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import most_bytes, read_tensors
 from vgame.program.validate import validate
 from vgame.runs.folder import store_of
+from vgame.runs.header import MOST_BYTES
 from vgame.runs.published_log import most_of_log
 from vgame.runs.source import Absent, Source, Unfit
-from vgame.runs.store import MOST_HEADER, ROOT_BYTES, Store
+from vgame.runs.store import ROOT_BYTES, Store
 from vgame.system.files import remove_halves
 
 TRIES = 3  # of a piece, at each source
@@ -166,7 +167,7 @@ class Published:
             remove_halves(folder)
         roots = ROOT_BYTES * bundle.checkpoints + 2**20
         most = {
-            "run.json": MOST_HEADER,
+            "run.json": MOST_BYTES,
             "roots.bin": roots,
             "checks.bin": roots,
             "losses.bin": 4 * bundle.steps + 2**20,

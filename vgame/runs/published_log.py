@@ -19,8 +19,9 @@ from vgame.job.bundle import Bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries
 from vgame.logged.logfile import FRAME, most_of_a_step
+from vgame.runs.header import MOST_BYTES
 from vgame.runs.logged_store import LoggedStore
-from vgame.runs.store import MOST_HEADER, ROOT_BYTES
+from vgame.runs.store import ROOT_BYTES
 from vgame.system.files import open_file
 
 #: In the order of copying: a later file covers at least the earlier ones.
@@ -30,7 +31,7 @@ PIECE = 2**20  # bytes copied at once
 
 def most_of_log(bundle: Bundle) -> int:
     """The largest size of a run's log, in bytes."""
-    return MOST_HEADER + bundle.steps * (FRAME + most_of_a_step(bundle.program))
+    return MOST_BYTES + bundle.steps * (FRAME + most_of_a_step(bundle.program))
 
 
 class PublishedLog:
@@ -64,7 +65,7 @@ class PublishedLog:
         """The largest size of a trainer's file, in bytes."""
         if name == "rounding.vglog":
             return most_of_log(self.bundle)
-        return MOST_HEADER + (0 if name == "run.json" else ROOT_BYTES * self.bundle.checkpoints)
+        return MOST_BYTES + (0 if name == "run.json" else ROOT_BYTES * self.bundle.checkpoints)
 
     def _keep(self, name: str, log: IO[bytes], most: int) -> None:
         """Copy so many bytes, holes as holes; StoreError, and no copy, if the own disk fails."""

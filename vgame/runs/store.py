@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -36,34 +34,14 @@ from vgame.errors import BundleError, StoreError
 from vgame.job.bundle import Bundle
 from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import each_tensor, pack_tensors, read_tensors
-from vgame.system.files import (
-    no_link,
-    parse_json,
-    private,
-    read_file,
-    refuse_links,
-    remove_halves,
-    truncate,
-    write_atomic,
-)
+from vgame.runs.header import Divergence, read_header, write_header
+from vgame.system.files import no_link, private, read_file, refuse_links, remove_halves, truncate, write_atomic
 
-VERSION = 1  # of a run folder: run.json
 ROOT_BYTES = 32
-MOST_HEADER = 2**20  # bytes of a run.json
 
 
 def _next_check(before: bytes, committed: bytes) -> bytes:
     return hashlib.sha256(before + committed).digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """The first `step` with a result that is not finite: the number of the `operator` and the `element` of its
-    output."""
-
-    step: int
-    operator: int
-    element: int
 
 
 class Elsewhere(Protocol):
@@ -97,32 +75,9 @@ class Store:
             raise StoreError(f"{error.filename or folder} cannot be used for a run: {error.strerror}") from None
 
     def _open(self) -> None:
-        path = self.folder / "run.json"
-        if self.writable and not path.exists():
-            self._write_header()
-        try:
-            header = parse_json(read_file(path, MOST_HEADER))
-            version, identity, diverged = header["version"], header["identity"], header["divergence"]
-            names = header.get("labels", self.bundle.program.labels.root.hex())  # not written by earlier versions
-            self.divergence = Divergence(**diverged) if diverged is not None else None
-            if self.divergence is not None:
-                self._check_divergence(self.divergence)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StoreError(f"{path} is damaged ({error}); move {self.folder} away and run again") from None
-        if version != VERSION:
-            raise StoreError(
-                f"{self.folder} is a run of version {str(version)[:20]}, this vgame reads version {VERSION}: use the "
-                "vgame that wrote it, or train again in another folder"
-            )
-        if identity != self.bundle.identity.hex():
-            raise StoreError(
-                f"{self.folder} holds another run (identity {str(identity)[:16]}...); choose another folder"
-            )
-        if names != self.bundle.program.labels.root.hex():
-            raise StoreError(
-                f"{self.folder} holds a run whose tensors have other names (label root {str(names)[:16]}...); continue "
-                "with the bundle that it was begun with"
-            )
+        if self.writable and not (self.folder / "run.json").exists():
+            write_header(self.folder, self.bundle)
+        self.divergence = read_header(self.folder, self.bundle)
         self.roots = self._read_roots("roots.bin")
         if (count := len(self.roots)) > self.bundle.checkpoints:
             raise StoreError(f"{self.folder} holds {count} checkpoints, its order has {self.bundle.checkpoints}")
@@ -130,21 +85,6 @@ class Store:
     def _read_roots(self, name: str) -> list[bytes]:
         data = self._read(name)
         return [data[i : i + ROOT_BYTES] for i in range(0, len(data) - ROOT_BYTES + 1, ROOT_BYTES)]
-
-    def _check_divergence(self, d: Divergence) -> None:
-        numbers, limits = (
-            (d.step - 1, d.operator, d.element),
-            (self.bundle.steps, len(self.bundle.program.operators), 2**31),
-        )
-        within = all(type(n) is int and 0 <= n < limit for n, limit in zip(numbers, limits, strict=True))
-        if not within or d.element >= self.bundle.program.operators[d.operator].elements:
-            raise ValueError(f"there is no {d}")
-
-    def _write_header(self) -> None:
-        diverged = asdict(self.divergence) if self.divergence else None
-        names = self.bundle.program.labels.root.hex()
-        header = {"version": VERSION, "identity": self.bundle.identity.hex(), "labels": names, "divergence": diverged}
-        write_atomic(self.folder / "run.json", (json.dumps(header, indent=2) + "\n").encode())
 
     def _read(self, name: str) -> bytes:
         path = self.folder / name
@@ -261,34 +201,29 @@ class Store:
         self.lock()
         step = min((len(self.roots) + 1) * self.bundle.interval, self.bundle.steps)
         root = self._save_state(step, state)
-        self._append("losses.bin", np.asarray(losses, dtype="<f4").tobytes(), 4 * self.step)
-        end = ROOT_BYTES * len(self.roots)
-        check = _next_check(self._check, self._committed(len(self.roots), root))
+        self._add(root, np.asarray(losses, dtype="<f4").tobytes())
+        self._forget(step)
+
+    def _add(self, root: bytes, losses: bytes) -> None:
+        """Append a checkpoint, whose state is on the disk."""
+        end, check = ROOT_BYTES * len(self.roots), _next_check(self._check, self._committed(len(self.roots), root))
+        self._append("losses.bin", losses, 4 * self.step)
         self._append("checks.bin", check, end)
         self._append("roots.bin", root, end)
         self.roots.append(root)
         self._check = check
-        self._forget(step)
 
     def diverged(self, divergence: Divergence) -> None:
         """Record a divergence; nothing can be committed after it."""
         self.lock()
         self.divergence = divergence
-        self._write_header()
+        write_header(self.folder, self.bundle, divergence)
 
     def fork(self, folder: Path, checkpoint: int) -> Store:
         """A new store with this one's first checkpoints."""
         fork = Store(folder, self.bundle, self.keep)
-        checkpoint = min(checkpoint, len(self.roots))
-        if not fork.roots and checkpoint:
-            fork.lock()
-            step = min(checkpoint * self.bundle.interval, self.bundle.steps)
-            fork._save_state(step, self.load_state(checkpoint))
-            (fork.folder / "checks.bin").unlink(missing_ok=True)  # until the roots are whole
-            fork._append("losses.bin", self._read("losses.bin")[: 4 * step], 0)
-            fork.roots = self.roots[:checkpoint]
-            fork._append("roots.bin", b"".join(fork.roots), 0)
-            fork._renew_checks()
+        if not fork.roots:
+            fork.adopt(self, min(checkpoint, len(self.roots)))
         return fork
 
     def adopt(self, other: Store, checkpoint: int) -> None:
@@ -299,14 +234,7 @@ class Store:
             step = min(c * self.bundle.interval, self.bundle.steps)
             if c % self.keep == 0 or c == checkpoint:
                 self._save_state(step, other.load_state(c))
-            end = ROOT_BYTES * (c - 1)
-            root, losses = other.roots[c - 1], other.losses()[self.step : step]
-            check = _next_check(self._check, self._committed(c - 1, root))
-            self._append("losses.bin", losses.tobytes(), 4 * self.step)
-            self._append("checks.bin", check, end)
-            self._append("roots.bin", root, end)
-            self.roots.append(root)
-            self._check = check
+            self._add(other.roots[c - 1], other.losses()[self.step : step].tobytes())
 
     def losses(self) -> np.ndarray:
         data = self._read("losses.bin") if self.writable else self._losses
@@ -342,15 +270,10 @@ class Store:
 
     def _forget(self, newest: int) -> None:
         """Remove the state before the newest one unless `keep` selects it."""
-        previous = (
-            newest - self.bundle.interval
-            if newest % self.bundle.interval == 0
-            else newest // self.bundle.interval * self.bundle.interval
-        )
-        number = previous // self.bundle.interval
-        if previous > 0 and number % self.keep:
+        number = (newest - 1) // self.bundle.interval
+        if number % self.keep:
             with suppress(OSError):  # one more is kept then
-                self._path(previous).unlink(missing_ok=True)
+                self._path(number * self.bundle.interval).unlink(missing_ok=True)
 
     def load_state(self, checkpoint: int) -> tuple[torch.Tensor, ...]:
         """The state of a kept checkpoint (0: the initial one), checked against its root."""

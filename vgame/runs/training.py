@@ -17,7 +17,8 @@ from vgame.commit.tensor import tensors_root
 from vgame.errors import StoreError
 from vgame.execute.executor import StepResult, Tap
 from vgame.job.bundle import Bundle
-from vgame.runs.store import Divergence, Store
+from vgame.runs.header import Divergence
+from vgame.runs.store import Store
 
 State = Sequence[torch.Tensor]
 Progress = Callable[[int, float], None]  # (step, loss)
