@@ -15,7 +15,6 @@ from vgame.job.forecast import Forecast
 from vgame.job.shown import curve, table
 from vgame.job.start import Start, load_weights
 from vgame.job.weights import named, of_average, pack_weights, write_weights
-from vgame.runs.audit import run_root
 from vgame.runs.card import card
 from vgame.runs.folder import open_run
 from vgame.runs.header import Divergence
@@ -61,7 +60,7 @@ class Run:
     @property
     def root(self) -> str:
         """Run root, hex: equal roots mean equal runs."""
-        return run_root(self._store, self._store.roots, len(self._store.roots))
+        return self._store.run_tree.root.hex()
 
     @property
     def losses(self) -> np.ndarray:

@@ -36,7 +36,7 @@ from vgame.runs.header import Divergence, write_header
 from vgame.runs.logged_history import LoggedHistory
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.prepare import prepare
-from vgame.runs.published_log import FILES, PublishedLog, most_of_log
+from vgame.runs.published_log import FILES, PublishedLog
 from vgame.runs.store import Store
 from vgame.runs.training import train
 from vgame.system.progress import Reporter
@@ -270,7 +270,8 @@ def test_a_copy_that_the_own_disk_does_not_take(bundle: Bundle, tmp_path: Path) 
 def test_a_log_that_grows_while_it_is_copied(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy is bounded, and no part of it stays."""
     train_run(bundle, tmp_path / "trainer")
-    path, most, keep, copied = tmp_path / "trainer" / "rounding.vglog", most_of_log(bundle), PublishedLog._keep, []
+    path, keep, copied = tmp_path / "trainer" / "rounding.vglog", PublishedLog._keep, []
+    most = LoggedStore.files(bundle)[path.name]
 
     def grow(log: PublishedLog, name: str, *arguments) -> None:
         if name == path.name:
@@ -287,11 +288,11 @@ def test_a_log_that_grows_while_it_is_copied(bundle: Bundle, tmp_path: Path, mon
 def test_the_copy_of_a_sparse_log_is_sparse(bundle: Bundle, tmp_path: Path) -> None:
     """Holes cost a trainer nothing."""
     train_run(bundle, tmp_path / "trainer")
-    os.truncate(tmp_path / "trainer" / "rounding.vglog", most_of_log(bundle))
+    os.truncate(tmp_path / "trainer" / "rounding.vglog", LoggedStore.files(bundle)["rounding.vglog"])
     with pytest.raises(LogError):
         PublishedLog(tmp_path / "trainer", tmp_path / "own", bundle)
     copy = (tmp_path / "own" / "rounding.vglog").stat()
-    assert copy.st_size == most_of_log(bundle) > 2**21 > 512 * copy.st_blocks
+    assert copy.st_size == LoggedStore.files(bundle)["rounding.vglog"] > 2**21 > 512 * copy.st_blocks
 
 
 def test_a_copy_that_does_not_fit_on_the_disk_leaves_no_part(bundle: Bundle, tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ from vgame.chain.game import LOOKS
 from vgame.chain.records import NOBODY, JobSpec, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
-from vgame.commit.trees import run_tree
 from vgame.delivery.buyer import FAILED
 from vgame.errors import Abstain, ContractError, NotYet, ProgramError, VgameError
 from vgame.job.bundle import Bundle
@@ -257,7 +256,7 @@ def evaluation_bundle(
 def _check_claimed(escrow: EscrowContract, training: bytes, run: Run) -> None:
     """Abstain if a claim of the training has another root than the run: the evaluation would begin elsewhere."""
     claimed = agreed(escrow.game.chain, "the claim of the training", lambda: escrow.game.job(training).run_root)
-    if claimed != bytes(32) and (own := _run_tree(run).root) != claimed:
+    if claimed != bytes(32) and (own := run._store.run_tree.root) != claimed:
         raise Abstain(
             f"{run.folder} is not the run of the training's claim: its root is {own.hex()[:16]}, that of the claim "
             f"{claimed.hex()[:16]}; give the store with which job {training.hex()[:16]} was trained or audited"
@@ -274,25 +273,14 @@ def proof_of(promised: Promised, job: bytes, run: Run | Path | str, evaluation: 
     for place in (promised.terms.total, promised.terms.size):
         opened += [int(to_words(after[place])[0]), states.path(0, place)]
     roots = [tensor_root(t) for t in trained]
-    shown = (Tree(Kind.STATE, roots).root, _final_path(run), roots, states.root, _final_path(measured))
+    paths = [r._store.final_path for r in (run, measured)]
+    shown = (Tree(Kind.STATE, roots).root, paths[0], roots, states.root, paths[1])
     return BonusProof(job, list(promised.layout), *shown, *opened)
 
 
 def _final_tensors(run: Run) -> list[torch.Tensor]:
     state = run.start().state
     return [state[label.name].reshape(-1) for label in run.bundle.program.labels.state]
-
-
-def _final_path(run: Run) -> list[bytes]:
-    """Path from the final state to the run root; in mode `logged` the root of its log comes first."""
-    store, count = run._store, len(run._store.roots)
-    path = _run_tree(run).path(0, count - 1)
-    return path if store.log_roots is None else [store.log_roots[count - 1], *path]
-
-
-def _run_tree(run: Run) -> Tree:
-    store, count = run._store, len(run._store.roots)
-    return run_tree(store.roots, count, store.log_roots and store.log_roots[:count])
 
 
 def pay(

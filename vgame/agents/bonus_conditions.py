@@ -25,6 +25,7 @@ from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
 from vgame.job.terms import INCLUSION, Pace, count_moves, trainer_shortcomings
+from vgame.runs.folder import store_type
 from vgame.runs.forecast import refuse_small_disk
 from vgame.runs.pace import checkpoint_seconds, measure
 from vgame.runs.store import Store
@@ -126,9 +127,8 @@ def check_mark(least: int, name: str) -> None:
 def proof_size(training: Bundle, evaluation: Bundle) -> int:
     """Bytes of calldata of the escrow's `pay`."""
     states = [len(b.program.sources) for b in (training, evaluation)]
-    paths = sum(tree_height(b.checkpoints) for b in (training, evaluation)) + 2 * tree_height(states[1])
-    lists = states[0] + states[1] + paths + (training.mode == "logged")
-    return 4 + 32 * (PROOF_WORDS + lists)
+    paths = sum(store_type(b).path_length(b) for b in (training, evaluation)) + 2 * tree_height(states[1])
+    return 4 + 32 * (PROOF_WORDS + sum(states) + paths)
 
 
 def _check_size(promised: Promised, training: Bundle, evaluation: Bundle) -> None:

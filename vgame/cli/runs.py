@@ -9,13 +9,11 @@ from pathlib import Path
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.state_keys import keys_root
-from vgame.logged.kernels import LoggedExecutor
 from vgame.ranks.group import is_shared, own_rank
 from vgame.ranks.health import TIMEOUT as RANK_TIMEOUT
-from vgame.runs.audit import ALONE, Finding, run_root
+from vgame.runs.audit import ALONE, Finding
 from vgame.runs.local import train_run
 from vgame.runs.locate import Difference, find_difference
-from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import TensorBoard
 from vgame.runs.parallel_audit import Workers, chance
 from vgame.runs.shared import audit_by_all, train_shared
@@ -62,7 +60,7 @@ def train_offline(
             "before it are "
             'committed, and a trainer on chain can post the claim "diverged"'
         )
-    root = run_root(store, store.roots, len(store.roots))
+    root = store.run_tree.root.hex()
     reporter.emit("trained", f"{store.step} steps, run root {root}", root=root, steps=store.step)
 
 
@@ -77,8 +75,8 @@ def audit_offline(
     if own_rank():
         return audit.finding.differs is None
     store, finding = audit.store, audit.finding
-    if isinstance(store, LoggedStore) and not finding.kept and workers.plain:
-        report_log(store, audit.executor, reporter)
+    if not finding.kept and workers.plain:
+        store.report_log(audit.executor, reporter)
     match = finding.differs is None
     report_job(store.bundle, reporter)
     reporter.emit(
@@ -152,19 +150,6 @@ def ranges(numbers: Sequence[int]) -> str:
     ends = [n for n in numbers if n + 1 not in every]
     parts = [str(a) if a == b else f"{a}..{b}" for a, b in zip(starts, ends, strict=True)]
     return ", ".join(parts[:20]) + (" ..." if len(parts) > 20 else "")
-
-
-def report_log(store: LoggedStore, executor: LoggedExecutor, reporter: Reporter) -> None:
-    """Report the log's use: entries followed, corrections forward and backward."""
-    tally, labels = executor.kernels.tally, store.bundle.program.labels.operators
-    backward = sum(n for i, n in tally.corrections.items() if labels and "backward" in labels[i])
-    corrections, entries = sum(tally.corrections.values()), sum(tally.entries.values())
-    forward, size = corrections - backward, store.log.path.stat().st_size
-    text = (
-        f"log: {size:,} bytes, {entries:,} entries followed, {corrections} corrections ({forward} forward, {backward} "
-        "backward)"
-    )
-    reporter.emit("log", text, bytes=size, entries=entries, forward=forward, backward=backward)
 
 
 def locate(first: Path, second: Path, device: str, reporter: Reporter) -> Difference | None:

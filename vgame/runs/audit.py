@@ -15,15 +15,13 @@ import numpy as np
 
 from vgame.commit.merkle import Kind
 from vgame.commit.tensor import tensors_root
-from vgame.commit.trees import run_tree
 from vgame.errors import StoreError, VgameError
 from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.job.bundle import load_bundle
 from vgame.job.differences import order_differences
-from vgame.runs.folder import executor_of, open_run
+from vgame.runs.folder import open_run, repeater_of
 from vgame.runs.header import Divergence
-from vgame.runs.logged_store import LoggedStore
 from vgame.runs.parallel_audit import Workers, audit_in_parallel
 from vgame.runs.published import open_published
 from vgame.runs.store import Store
@@ -73,9 +71,7 @@ def audit_run(
     the bundle that the run must belong to."""
     with use_device(device) as kind:
         store = audited(run, order)
-        executor = executor_of(store.bundle, kind)
-        if isinstance(store, LoggedStore):
-            store.follow(executor)
+        executor = repeater_of(store, kind)
         chosen = chosen_checkpoints(store, segment, sample, seed)
         if workers.plain:
             finding = audit_alone(store, executor, chosen, listener)
@@ -147,7 +143,7 @@ def audit_by_workers(
         return Finding(**{name: found[name] for name in Finding.__dataclass_fields__})
     if found := audit_divergence(store, executor, checked):
         return found
-    root = run_root(store, store.roots, len(store.roots)) if not chosen else store.roots[chosen[-1] - 1].hex()
+    root = (store.roots[chosen[-1] - 1] if chosen else store.run_tree.root).hex()
     return Finding(checked, None, root, root)
 
 
@@ -169,13 +165,12 @@ def audit_whole(store: Store, executor: Executor, _: list[int], listener: NullPr
     differs = next((c for c, (a, b) in enumerate(zip(store.roots, mine, strict=False), 1) if a != b), None)
     if differs is None and (len(store.roots) != len(mine) or store.divergence != divergence):
         differs = min(len(store.roots), len(mine)) + 1
-    count = max(len(store.roots), len(mine))
-    checked = range(1, count + 1)
+    checked = range(1, max(len(store.roots), len(mine)) + 1)
     if differs is not None:
         theirs = outcome(store.roots, differs, store.divergence)
         return Finding(checked, differs, theirs, outcome(mine, differs, divergence))
-    roots = [run_root(store, roots, count) for roots in (store.roots, mine)]
-    return audit_losses(store, checked, losses, 1) or Finding(checked, None, *roots)
+    root = store.run_tree.root.hex()  # mine too: the state roots are equal
+    return audit_losses(store, checked, losses, 1) or Finding(checked, None, root, root)
 
 
 def outcome(roots: Sequence[bytes], checkpoint: int, divergence: Divergence | None) -> str:
@@ -232,9 +227,3 @@ def audit_divergence(store: Store, executor: Executor, checked: Sequence[int]) -
         return None
     mine_is = outcome([], at, mine if isinstance(mine, Divergence) else None)
     return Finding([*checked, at], at, outcome([], at, store.divergence), mine_is)
-
-
-def run_root(store: Store, roots: Sequence[bytes], count: int) -> str:
-    """Root over `count` checkpoints with these state roots and this store's committed logs."""
-    logs = None if store.log_roots is None else store.log_roots[: len(roots)]
-    return run_tree(roots, count, logs).root.hex()

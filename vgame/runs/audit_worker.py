@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) -> None:
     from vgame.job.bundle import load_bundle
     from vgame.runs.audit import audit_kept, audit_parts
-    from vgame.runs.folder import executor_of, open_run, store_of
+    from vgame.runs.folder import open_run, repeater_of, store_of
     from vgame.runs.history import History
-    from vgame.runs.logged_store import LoggedStore
     from vgame.runs.parallel_audit import opened
     from vgame.system.progress import NULL_PROGRESS
     from vgame.system.version import sources
@@ -39,10 +38,8 @@ def serve(run: Path, device: str, count: int, bundle: str, urls: Sequence[str]) 
             from vgame.runs.published import Published
 
             store.elsewhere = Published(urls)
-        executor = executor_of(store.bundle, kind)
+        executor = repeater_of(store, kind)
         _report_steps(executor)
-        if isinstance(store, LoggedStore):
-            store.follow(executor)
         _print(ready=opened(store, count), vgame=sources())
         for line in sys.stdin:
             if line.startswith("segment "):

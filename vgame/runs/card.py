@@ -6,7 +6,6 @@ import re
 from hashlib import file_digest
 from pathlib import Path
 
-from vgame.runs.audit import run_root
 from vgame.runs.store import Store
 from vgame.system.files import open_file
 from vgame.system.version import sources
@@ -53,7 +52,7 @@ def card(store: Store, weights: Path, step: int, options: str = "") -> str:
     """The card of a file of weights after a step of a run; `options`: further options of its export."""
     with open_file(weights) as file:
         digest = file_digest(file, "sha256").hexdigest()
-    root = run_root(store, store.roots, len(store.roots))
+    root = store.run_tree.root.hex()
     rows = {"SHA-256 of the file": digest, f"run root, {len(store.roots)} checkpoints": root} | store.bundle.facts
     return CARD.format(
         title=_plain(store.bundle.name or weights.stem),

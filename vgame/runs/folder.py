@@ -1,15 +1,35 @@
-"""Open a run's folder; make the executor of its program."""
+"""Open a run's folder; choose the classes of a run by its rounding mode.
+
+INVARIANT: this module alone asks whether a run is in mode `logged`. Then its store (logged_store.py), its executor
+(vgame/logged/kernels.py) and its history (logged_history.py) have a log.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vgame.errors import StoreError
 from vgame.execute.executor import Executor
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.runs.logged_store import LoggedStore, make_executor
 from vgame.runs.store import Store
+
+if TYPE_CHECKING:
+    from vgame.runs.history import History
+    from vgame.runs.logged_history import CommittedLog
+    from vgame.runs.training import Stepper
+
+
+def store_type(bundle: Bundle) -> type[Store]:
+    """The class of the bundle's store."""
+    return LoggedStore if bundle.mode == "logged" else Store
+
+
+def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> Store:
+    """The bundle's store in a folder."""
+    return store_type(bundle)(run, bundle, keep, writable)
 
 
 def executor_of(bundle: Bundle, kind: str) -> Executor:
@@ -19,9 +39,21 @@ def executor_of(bundle: Bundle, kind: str) -> Executor:
     return Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
 
 
-def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> Store:
-    """The bundle's store in a folder: with a log in mode `logged`."""
-    return (LoggedStore if bundle.mode == "logged" else Store)(run, bundle, keep, writable)
+def repeater_of(store: Store, kind: str) -> Executor:
+    """The executor that repeats the steps of a run; it follows the run's log, if there is one."""
+    executor = executor_of(store.bundle, kind)
+    store.follow(executor)
+    return executor
+
+
+def history_of(store: Store, stepper: Stepper, log: CommittedLog | None = None) -> History:
+    """The run as the game's agents see it. `log`: the followed one, if it is not the store's."""
+    from vgame.runs.history import History
+    from vgame.runs.logged_history import LoggedHistory
+
+    if store.bundle.mode == "logged":
+        return LoggedHistory(store, stepper, log or store)
+    return History(store, stepper)
 
 
 def open_run(run: Path, *, writable: bool = False) -> Store:

@@ -20,11 +20,8 @@ from vgame.commit.tensor import tensors_root
 from vgame.errors import StoreError, VgameError
 from vgame.job.bundle import Bundle
 from vgame.job.forecast import Forecast, size
-from vgame.logged.kernels import LoggedExecutor
-from vgame.logged.logfile import FRAME
 from vgame.program.tensor_file import each_tensor, file_bytes, pack_tensors
-from vgame.runs.folder import executor_of
-from vgame.runs.logged_store import LoggedStore
+from vgame.runs.folder import executor_of, store_type
 from vgame.runs.pace import FEW, few_steps
 from vgame.runs.store import ROOT_BYTES, Store
 from vgame.runs.training import Progress, State, Stepper
@@ -96,18 +93,8 @@ def _measured(store: Store, stepper: Stepper, found: Forecast) -> Forecast:
     count = min(max(FEW, found.steps // (LEAST // 2)), MOST_MEASURED)
     state, times = few_steps(store.bundle, stepper, min(count, store.bundle.steps))
     checkpoint = _write_once(store.folder / "states" / f".forecast{HALF}", store.bundle, state)
-    disk = found.disk + _log_growth(store, stepper, found.steps)
+    disk = found.disk + store.log_growth(stepper, found.steps)
     return replace(found, disk=disk, step=fmean(times[1:]), checkpoint=checkpoint, memory=peak())
-
-
-def _log_growth(store: Store, stepper: Stepper, steps: int) -> int:
-    """Expected growth of the log in so many steps, in bytes: the mean of the steps just measured, times their number.
-    The measured steps are not part of the run."""
-    if not (isinstance(store, LoggedStore) and isinstance(stepper, LoggedExecutor)):
-        return 0
-    logged = [FRAME + len(store.log.sections(*made)) for made in stepper.made.items()]
-    stepper.made.clear()
-    return steps * sum(logged) // len(logged)
 
 
 def _write_once(path: Path, bundle: Bundle, state: State) -> float:
@@ -136,7 +123,7 @@ def _growth(bundle: Bundle, keep: int = 1, made: int = 0, forgets: bool = False)
     state is removed once the next one is written."""
     last = bundle.checkpoints
     kept = sum(number % keep == 0 or number == last for number in range(made + 1, last + 1)) - forgets
-    roots = (3 if bundle.mode == "logged" else 2) * ROOT_BYTES * (last - made)
+    roots = len(store_type(bundle).ROOTS) * ROOT_BYTES * (last - made)
     losses = 4 * (bundle.steps - min(made * bundle.interval, bundle.steps))
     return kept * file_bytes(bundle.program.labels.state, bundle.state) + roots + losses
 
@@ -153,9 +140,7 @@ def refuse_small_disk(store: Store, stepper: Stepper, more: int = 0) -> None:
             "remove files, or choose a --store on another disk"
         )
     more += found.checkpoints * (-file_bytes(store.bundle.program.labels.state, store.bundle.state) % disk.f_frsize)
-    if found.steps and isinstance(store, LoggedStore):
-        few_steps(store.bundle, stepper, min(FEW, store.bundle.steps))
-        more += _log_growth(store, stepper, found.steps)
+    more += store.log_growth(stepper, found.steps) if found.steps else 0
     _refuse_full_disk(store, found.disk + more, "free space, or choose a --store on another disk")
 
 

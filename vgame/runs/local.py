@@ -17,7 +17,6 @@ from vgame.job.file import JobFile, read_job_file
 from vgame.runs.folder import executor_of, store_of
 from vgame.runs.forecast import announced
 from vgame.runs.logged_order import with_known_log
-from vgame.runs.logged_store import LoggedStore
 from vgame.runs.metrics import Meter, Metrics
 from vgame.runs.store import Store
 from vgame.runs.training import Committed, Progress, detail_of, train
@@ -112,8 +111,7 @@ def train_run(
         executor = executor_of(bundle, kind)
         profile = Profile(bundle.program) if with_profile else None
         try:
-            if isinstance(store, LoggedStore):
-                store.record(executor)
+            store.record(executor)
             if not store.done:
                 progress = announced(store, executor, progress, listener)
             executor.watch = profile.record if profile else None

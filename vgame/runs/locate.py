@@ -15,9 +15,8 @@ from vgame.errors import StoreError, VgameError
 from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
 from vgame.job.bundle import differences
-from vgame.logged.kernels import LoggedExecutor, TamperedLog
-from vgame.runs.folder import executor_of, open_run
-from vgame.runs.logged_store import LoggedStore
+from vgame.logged.kernels import TamperedLog
+from vgame.runs.folder import open_run, repeater_of
 from vgame.runs.store import Store
 from vgame.runs.training import State, advance, state_at
 
@@ -51,10 +50,7 @@ def find_difference(first: Path, second: Path, device: str) -> tuple[Difference 
         checkpoint = next(
             (c for c, (a, b) in enumerate(zip(runs[0].roots, runs[1].roots, strict=False), 1) if a != b), None
         )
-        executors = [executor_of(r.bundle, kind) for r in runs]
-        for store, executor in zip(runs, executors, strict=True):
-            if isinstance(store, LoggedStore) and isinstance(executor, LoggedExecutor):
-                store.follow(executor)
+        executors = [repeater_of(run, kind) for run in runs]
         if checkpoint is None:  # differences that the roots do not cover
             difference = _replaced(runs, executors) or _stopped(runs, executors)
         else:

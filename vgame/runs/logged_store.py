@@ -19,11 +19,13 @@ from vgame.errors import StoreError
 from vgame.job.bundle import Bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries, sum_operators
-from vgame.logged.logfile import LogFile
+from vgame.logged.logfile import FRAME, LogFile, most_of_a_step
 from vgame.logged.tree import interval_root
-from vgame.runs.header import Divergence
+from vgame.runs.header import MOST_BYTES, Divergence
+from vgame.runs.pace import FEW, few_steps
 from vgame.runs.store import ROOT_BYTES, Store
 from vgame.system.files import truncate
+from vgame.system.progress import NullProgress
 
 
 def make_executor(bundle: Bundle, kind: str) -> LoggedExecutor:
@@ -36,14 +38,30 @@ def make_executor(bundle: Bundle, kind: str) -> LoggedExecutor:
 class LoggedStore(Store):
     """A store whose checkpoints have logs."""
 
+    ROOTS = (*Store.ROOTS, "logs.bin")
+
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
         super().__init__(folder, bundle, keep, writable)
         path, bits = folder / "rounding.vglog", bundle.log.bits
         self.log = LogFile(path, bundle.program, bundle.identity, bits, writable=writable)
         self.log_roots = self._read_roots("logs.bin")
 
-    def _committed(self, c: int, root: bytes) -> bytes:
-        return root + b"".join(self.log_roots[c : c + 1])
+    @classmethod
+    def files(cls, bundle: Bundle) -> dict[str, int]:
+        log = MOST_BYTES + bundle.steps * (FRAME + most_of_a_step(bundle.program))
+        return super().files(bundle) | {"rounding.vglog": log}
+
+    def commitment(self, checkpoint: int, root: bytes) -> bytes:
+        return root + b"".join(self.log_roots[checkpoint - 1 : checkpoint])
+
+    @property
+    def final_path(self) -> list[bytes]:
+        """As in other modes, after the root of the last log."""
+        return [self.log_roots[len(self.roots) - 1], *super().final_path]
+
+    @staticmethod
+    def path_length(bundle: Bundle) -> int:
+        return 1 + Store.path_length(bundle)
 
     def bounds(self, checkpoint: int) -> tuple[int, int]:
         """First and last step of a checkpoint's interval."""
@@ -52,7 +70,8 @@ class LoggedStore(Store):
     # ---- the trainer ----
 
     def record(self, executor: LoggedExecutor) -> None:
-        """Record the executor's entries as this run's log from now on; steps already in the log are followed."""
+        """Record the executor's entries as this run's log from now on; steps already in the log are followed, entries
+        made before are dropped."""
         if not self.done:
             self.lock()
         if self.divergence is None:
@@ -62,6 +81,7 @@ class LoggedStore(Store):
                 )
             self._cut_to_run()
         self.executor = executor
+        executor.made.clear()
         executor.read = lambda step: self.log.read(step) if step <= self.log.steps else None
 
     def commit(self, state: Sequence[torch.Tensor], losses: Sequence[float]) -> None:
@@ -74,6 +94,14 @@ class LoggedStore(Store):
         self._append("roots.bin", b"")  # auditors copy it even without a checkpoint
         super().diverged(divergence)
         self.executor.made.clear()
+
+    def log_growth(self, executor: LoggedExecutor, steps: int) -> int:
+        """`steps` times the mean of the steps just made, else of a few made now."""
+        if not executor.made:
+            few_steps(self.bundle, executor, min(FEW, self.bundle.steps))
+        sizes = [FRAME + len(self.log.sections(*made)) for made in executor.made.items()]
+        executor.made.clear()
+        return steps * sum(sizes) // len(sizes)
 
     def _cut_to_run(self) -> None:
         """Remove the logs of steps that are not committed."""
@@ -108,6 +136,18 @@ class LoggedStore(Store):
             return checked[checkpoint][step - self.bounds(checkpoint)[0]]
 
         executor.read = read
+
+    def report_log(self, executor: LoggedExecutor, listener: NullProgress) -> None:
+        """Entries followed; corrections forward and backward."""
+        tally, labels = executor.kernels.tally, self.bundle.program.labels.operators
+        backward = sum(n for i, n in tally.corrections.items() if labels and "backward" in labels[i])
+        corrections, entries = sum(tally.corrections.values()), sum(tally.entries.values())
+        forward, size = corrections - backward, self.log.path.stat().st_size
+        text = (
+            f"log: {size:,} bytes, {entries:,} entries followed, {corrections} corrections ({forward} forward, "
+            f"{backward} backward)"
+        )
+        listener.emit("log", text, bytes=size, entries=entries, forward=forward, backward=backward)
 
     def committed(self, checkpoint: int) -> Sequence[StepEntries]:
         """The entries of a checkpoint's interval; LogError unless they are the committed ones."""

@@ -53,11 +53,12 @@ def committed(store: Store) -> list[str]:
     """For each checkpoint a hash of all that determines its verdict: its number, the state before it and its own, log,
     losses."""
     every, states = store.bundle.interval, [store.bundle.initial_root, *store.roots]
-    logs, losses = store.log_roots or [], store.losses().tobytes()
+    losses = store.losses().tobytes()
 
     def committed_by(c: int) -> bytes:
         part = sha256(losses[4 * every * (c - 1) : 4 * every * c]).digest()
-        return b"".join([store.bundle.identity, c.to_bytes(8), *states[c - 1 : c + 1], *logs[c - 1 : c], part])
+        own = store.commitment(c, states[c])
+        return b"".join([store.bundle.identity, c.to_bytes(8), states[c - 1], own, part])
 
     return [sha256(committed_by(c)).hexdigest() for c in range(1, len(store.roots) + 1)]
 

@@ -40,11 +40,9 @@ from vgame.program.file import load_program
 from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import most_bytes, read_tensors
 from vgame.program.validate import validate
-from vgame.runs.folder import store_of
-from vgame.runs.header import MOST_BYTES
-from vgame.runs.published_log import most_of_log
+from vgame.runs.folder import store_of, store_type
 from vgame.runs.source import Absent, Source, Unfit
-from vgame.runs.store import ROOT_BYTES, Store
+from vgame.runs.store import Store
 from vgame.system.files import remove_halves
 
 TRIES = 3  # of a piece, at each source
@@ -165,16 +163,7 @@ class Published:
         """Fetch the run without its states from one source. Roots come first: a run writes them last."""
         for folder in (self.folder, self.folder / "states"):
             remove_halves(folder)
-        roots = ROOT_BYTES * bundle.checkpoints + 2**20
-        most = {
-            "run.json": MOST_BYTES,
-            "roots.bin": roots,
-            "checks.bin": roots,
-            "losses.bin": 4 * bundle.steps + 2**20,
-        }
-        if bundle.mode == "logged":
-            most |= {"logs.bin": roots, "rounding.vglog": most_of_log(bundle)}
-        for name, size in most.items():
+        for name, size in store_type(bundle).files(bundle).items():
             try:
                 source.fetch(name, size, self.folder / name)
             except Absent:

@@ -13,25 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from vgame.commit.trees import run_tree
 from vgame.errors import Abstain, NotYet, StoreError
 from vgame.job.bundle import Bundle
 from vgame.logged.encoding import LogError
 from vgame.logged.kernels import LoggedExecutor, StepEntries
-from vgame.logged.logfile import FRAME, most_of_a_step
-from vgame.runs.header import MOST_BYTES
 from vgame.runs.logged_store import LoggedStore
-from vgame.runs.store import ROOT_BYTES
 from vgame.system.files import open_file
 
 #: In the order of copying: a later file covers at least the earlier ones.
 FILES = ("run.json", "roots.bin", "logs.bin", "rounding.vglog")
 PIECE = 2**20  # bytes copied at once
-
-
-def most_of_log(bundle: Bundle) -> int:
-    """The largest size of a run's log, in bytes."""
-    return MOST_BYTES + bundle.steps * (FRAME + most_of_a_step(bundle.program))
 
 
 class PublishedLog:
@@ -47,7 +38,7 @@ class PublishedLog:
 
     def _copy(self) -> None:
         for name in FILES:
-            path, most = self.source / name, self._most(name)
+            path, most = self.source / name, LoggedStore.files(self.bundle)[name]
             try:
                 with open_file(path) as log:
                     if os.fstat(log.fileno()).st_size <= most:
@@ -60,12 +51,6 @@ class PublishedLog:
                     f"the trainer's log is not there: {path}: {error.strerror}; --log is the trainer's run folder, or "
                     f"a copy of its {', '.join(FILES)}"
                 ) from None
-
-    def _most(self, name: str) -> int:
-        """The largest size of a trainer's file, in bytes."""
-        if name == "rounding.vglog":
-            return most_of_log(self.bundle)
-        return MOST_BYTES + (0 if name == "run.json" else ROOT_BYTES * self.bundle.checkpoints)
 
     def _keep(self, name: str, log: IO[bytes], most: int) -> None:
         """Copy so many bytes, holes as holes; StoreError, and no copy, if the own disk fails."""
@@ -96,8 +81,7 @@ class PublishedLog:
     @property
     def run_root(self) -> bytes:
         """The run root of a claim with this log and its trainer's states."""
-        count = len(self.store.roots)
-        return run_tree(self.store.roots, count, self.log_roots).root
+        return self.store.run_tree.root
 
     @property
     def partial_root(self) -> bytes | None:

@@ -14,14 +14,12 @@ from vgame.errors import JobFileError, VgameError
 from vgame.execute.devices import use_device
 from vgame.job.bundle import Bundle
 from vgame.job.start import Start, load_named, load_weights, read_checkpoint
-from vgame.logged.kernels import LoggedExecutor
 from vgame.program.batches import POSITION
 from vgame.program.frozen import Asleep, continued
 from vgame.program.lower import Lowered
 from vgame.program.operators import RefClass, operand_refs
 from vgame.program.program import Program
-from vgame.runs.folder import executor_of, open_run
-from vgame.runs.logged_store import LoggedStore
+from vgame.runs.folder import open_run, repeater_of
 from vgame.runs.store import Store
 from vgame.runs.training import advance, state_at
 from vgame.tasks.task import Task
@@ -167,10 +165,7 @@ def state_after(store: Store, step: int) -> Any:
     else:
         checkpoint -= 1
     with use_device("default") as kind:
-        executor = executor_of(store.bundle, kind)
-        if isinstance(store, LoggedStore):
-            assert isinstance(executor, LoggedExecutor), "a run in mode logged has a following executor"
-            store.follow(executor)
+        executor = repeater_of(store, kind)
         state = state_at(store, executor, checkpoint)
         state = advance(executor, state, min(checkpoint * interval, store.bundle.steps) + 1, step)
         store.bundle.refuse_changed(anew=True)

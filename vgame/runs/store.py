@@ -23,19 +23,21 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 import torch
 
-from vgame.commit.merkle import Kind
+from vgame.commit.merkle import Kind, Tree, tree_height
 from vgame.commit.tensor import tensors_root
+from vgame.commit.trees import run_tree
 from vgame.errors import BundleError, StoreError
 from vgame.job.bundle import Bundle
 from vgame.program.program import TensorLabel
 from vgame.program.tensor_file import each_tensor, pack_tensors, read_tensors
-from vgame.runs.header import Divergence, read_header, write_header
+from vgame.runs.header import MOST_BYTES, Divergence, read_header, write_header
 from vgame.system.files import no_link, private, read_file, refuse_links, remove_halves, truncate, write_atomic
+from vgame.system.progress import NullProgress
 
 ROOT_BYTES = 32
 
@@ -59,10 +61,12 @@ class Elsewhere(Protocol):
 class Store:
     """Checkpoints of one run of one bundle. Not `writable`: another user's folder, which is only read."""
 
+    ROOTS: tuple[str, ...] = ("roots.bin", "checks.bin")  # files of 32 bytes per checkpoint
+    log_roots: list[bytes] | None = None  # of each checkpoint's interval, in mode `logged`
+
     def __init__(self, folder: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> None:
         self.folder, self.bundle, self.keep, self.writable = folder, bundle, keep, writable
         self.roots: list[bytes] = []
-        self.log_roots: list[bytes] | None = None
         self.elsewhere: Elsewhere | None = None
         self._lock: IO[bytes] | None = None
         self.divergence: Divergence | None = None
@@ -89,15 +93,17 @@ class Store:
     def _read(self, name: str) -> bytes:
         path = self.folder / name
         try:
-            return read_file(path, self._most(name))
+            return read_file(path, self.files(self.bundle)[name])
         except FileNotFoundError:
             return b""
         except OSError as error:
             raise StoreError(f"{path} cannot be used for a run: {error.strerror}") from None
 
-    def _most(self, name: str) -> int:
-        """The largest size of a file of this run in bytes, with leftovers of a kill."""
-        return 4 * self.bundle.steps + 2**20 if name == "losses.bin" else ROOT_BYTES * self.bundle.checkpoints + 2**20
+    @classmethod
+    def files(cls, bundle: Bundle) -> dict[str, int]:
+        """The largest size of each file of a run in bytes, with leftovers of a kill; without its job and states."""
+        roots = dict.fromkeys(cls.ROOTS, ROOT_BYTES * bundle.checkpoints + 2**20)
+        return {"run.json": MOST_BYTES} | roots | {"losses.bin": 4 * bundle.steps + 2**20}
 
     def _append(self, name: str, data: bytes, at: int | None = None) -> None:
         """Append bytes to a file; `at`: the valid end, beyond which bytes are leftovers of a kill."""
@@ -178,12 +184,27 @@ class Store:
 
     def _checks(self) -> list[bytes]:
         """One check per checkpoint, each over all before it."""
-        committed = (self._committed(c, root) for c, root in enumerate(self.roots))
+        committed = (self.commitment(c, root) for c, root in enumerate(self.roots, 1))
         return list(accumulate(committed, _next_check, initial=b""))[1:]
 
-    def _committed(self, c: int, root: bytes) -> bytes:
-        """The bytes that checkpoint c + 1 commits to."""
+    def commitment(self, checkpoint: int, root: bytes) -> bytes:
+        """The bytes that a checkpoint with this state root commits to."""
         return root
+
+    @property
+    def run_tree(self) -> Tree:
+        """The run tree over the checkpoints reached."""
+        return run_tree(self.roots, len(self.roots), self.log_roots)
+
+    @property
+    def final_path(self) -> list[bytes]:
+        """Path from the last state root to the run root."""
+        return self.run_tree.path(0, len(self.roots) - 1)
+
+    @staticmethod
+    def path_length(bundle: Bundle) -> int:
+        """Hashes of the final path of a whole run."""
+        return tree_height(bundle.checkpoints)
 
     # ---- progress ----
 
@@ -206,7 +227,7 @@ class Store:
 
     def _add(self, root: bytes, losses: bytes) -> None:
         """Append a checkpoint, whose state is on the disk."""
-        end, check = ROOT_BYTES * len(self.roots), _next_check(self._check, self._committed(len(self.roots), root))
+        end, check = ROOT_BYTES * len(self.roots), _next_check(self._check, self.commitment(len(self.roots) + 1, root))
         self._append("losses.bin", losses, 4 * self.step)
         self._append("checks.bin", check, end)
         self._append("roots.bin", root, end)
@@ -245,6 +266,21 @@ class Store:
     def _losses(self) -> bytes:
         """The losses of another user's run, read once, so that all readers see the same."""
         return self._read("losses.bin")
+
+    # ---- the log of mode `logged` (logged_store.py); here there is none ----
+
+    def record(self, executor: Any) -> None:
+        """Record the log of the steps of this run that the executor makes from now on."""
+
+    def follow(self, executor: Any) -> None:
+        """Let the executor follow the log of this run."""
+
+    def log_growth(self, executor: Any, steps: int) -> int:
+        """Expected growth of the log in so many steps, in bytes. Steps that were measured are not part of the run."""
+        return 0
+
+    def report_log(self, executor: Any, listener: NullProgress) -> None:
+        """Report the use of the log by an executor that has followed it."""
 
     # ---- states ----
 

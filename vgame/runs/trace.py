@@ -16,8 +16,7 @@ from vgame.commit.tensor import tensor_root, to_words
 from vgame.errors import VgameError
 from vgame.execute.devices import use_device
 from vgame.execute.executor import Executor
-from vgame.runs.folder import executor_of, open_run
-from vgame.runs.logged_store import LoggedStore
+from vgame.runs.folder import open_run, repeater_of
 from vgame.runs.store import Store
 from vgame.runs.training import State, advance, state_at
 
@@ -37,9 +36,7 @@ def trace_step(run: Path, step: int, device: str, operator: int | None = None, e
     with use_device(device) as kind:
         store = open_run(run)
         _check(store, step, operator, element)
-        executor = executor_of(store.bundle, kind)
-        if isinstance(store, LoggedStore):
-            store.follow(executor)
+        executor = repeater_of(store, kind)
         state, roots, words = state_before(store, executor, step), [], []
 
         def tap(index: int, output: torch.Tensor) -> torch.Tensor:

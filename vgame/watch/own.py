@@ -19,12 +19,10 @@ from urllib.parse import urlsplit
 
 from vgame.agents.status import alarms
 from vgame.chain.game import Game
-from vgame.commit.trees import run_tree
 from vgame.dispute.player import DISPUTE_GAS
 from vgame.errors import VgameError
 from vgame.job.bundle import Bundle
 from vgame.runs.folder import open_run, store_of
-from vgame.runs.store import Store
 from vgame.system.endpoints import hide_secrets, without_secrets
 from vgame.system.files import parse_json
 from vgame.watch.differences import State, shown
@@ -49,7 +47,7 @@ class OwnRun:
         self.bundle = bundle = store.bundle
         losses, done = store.losses(), store.step
         mine = [job for job, record in jobs.items() if _orders(record, bundle)]
-        root = self._root(store) if done >= bundle.steps or store.divergence else ""
+        root = store.run_tree.root.hex() if done >= bundle.steps or store.divergence else ""
         agree = {job: jobs[job]["root"] == root for job in mine if root and jobs[job]["root"]}
         return {
             "name": shown(self.folder.name),
@@ -62,10 +60,6 @@ class OwnRun:
             "jobs": mine,
             "jobs_agree": agree,
         }
-
-    @staticmethod
-    def _root(store: Store) -> str:
-        return run_tree(store.roots, len(store.roots), store.log_roots).root.hex()
 
 
 def _orders(job: dict[str, Any], bundle: Bundle) -> bool:
