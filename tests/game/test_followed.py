@@ -375,7 +375,7 @@ def test_published_states_of_a_run_with_a_log_are_refused(
     seat: AgentConfig, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        followed_run.LocalRun, "__init__", lambda self, *given: setattr(self, "bundle", SimpleNamespace(mode="logged"))
+        followed_run.LocalRun, "__init__", lambda self, *given: setattr(self, "bundle", SimpleNamespace(log=object()))
     )
     with pytest.raises(Abstain, match="--published is for runs without a log"):
         follow(seat, "/nowhere")

@@ -71,7 +71,7 @@ class FollowedRun(LocalRun):
 
     def __init__(self, seat: AgentConfig, kind: str, reporter: Reporter) -> None:
         super().__init__(seat, kind, reporter)
-        if self.bundle.mode == "logged":
+        if self.bundle.log:
             raise Abstain(
                 "--published is for runs without a log; in mode 'logged' give the trainer's run folder with --log"
             )

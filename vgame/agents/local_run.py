@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vgame.agents.client import off_chain
 from vgame.agents.config import AgentConfig
@@ -20,8 +20,8 @@ from vgame.execute.devices import fingerprint
 from vgame.execute.work import operations
 from vgame.job.bundle import load_bundle
 from vgame.job.terms import Pace, trainer_shortcomings
+from vgame.runs.folder import executor_of, history_of, store_of
 from vgame.runs.local import copy_bundle
-from vgame.runs.logged_store import LoggedStore
 from vgame.runs.pace import PACE, checkpoint_seconds, measure, remember, remembered
 from vgame.runs.published_log import PublishedLog
 from vgame.runs.store import Store
@@ -31,17 +31,13 @@ if TYPE_CHECKING:
     from vgame.delivery.seller import Seller
     from vgame.ranks.lead import Leader
     from vgame.runs.history import History
-    from vgame.runs.training import Stepper
 
 
 class Falsifier(Protocol):
     """Turns an honest computation into a false one (vgame/attacks/cheat.py)."""
 
-    def falsify(self, store: Store, executor: Any, /) -> tuple[Store, Stepper, History]:
-        """The store, the stepper and the history to use instead of the honest ones."""
-
-    def falsify_log(self, executor: Any, /) -> None:
-        """Mode `logged`: change the executor."""
+    def falsify(self, honest: History, /) -> History:
+        """The history to use instead of the honest one, with its store and its stepper."""
 
 
 class LocalRun:
@@ -58,42 +54,25 @@ class LocalRun:
         if why := off_chain(self.bundle):
             raise Abstain(why)
         self.kind = kind
-        if self.bundle.mode == "logged":
-            self._start_logged(seat, kind, cheat)
-        else:
-            self._start(seat, kind, cheat)
+        honest = self._start_by_log(seat, seat.log) if seat.log and self.bundle.log else self._start(seat)
+        self.history = cheat.falsify(honest) if cheat else honest
+        self.store, self.stepper = self.history.store, self.history.stepper
 
-    def _start(self, seat: AgentConfig, kind: str, cheat: Falsifier | None) -> None:
-        from vgame.execute.executor import Executor
-        from vgame.runs.history import History
-
-        executor = Executor(
-            self.bundle.program, self.bundle.data, self.bundle.scalars, self.bundle.seed, self.bundle.mode, kind
-        )
-        folder = seat.store / self.bundle.identity.hex()[:16]
-        self.store = Store(folder, self.bundle, seat.keep)
+    def _start(self, seat: AgentConfig) -> History:
+        """The own run; in mode `logged` the trainer's, with its log."""
+        folder, executor = seat.store / self.bundle.identity.hex()[:16], executor_of(self.bundle, self.kind)
+        store = store_of(folder, self.bundle, seat.keep)
         copy_bundle(self.bundle, folder)
-        self.stepper, self.history = executor, History(self.store, executor)
-        if cheat:
-            self.store, self.stepper, self.history = cheat.falsify(self.store, executor)
+        store.record(executor)
+        return history_of(store, executor)
 
-    def _start_logged(self, seat: AgentConfig, kind: str, cheat: Falsifier | None) -> None:
-        """The trainer records its log in its run folder; an auditor follows a copy of the log, in its own run."""
-        from vgame.runs.logged_history import LoggedHistory
-        from vgame.runs.logged_store import make_executor
-
-        self.stepper, identity = make_executor(self.bundle, kind), self.bundle.identity.hex()[:16]
-        if cheat:
-            cheat.falsify_log(self.stepper)
-        if seat.log is None:
-            self.store = log = LoggedStore(seat.store / identity, self.bundle, seat.keep)
-            copy_bundle(self.bundle, seat.store / identity)
-            log.record(self.stepper)
-        else:
-            self.published = log = self._await_log(seat, seat.log)
-            self.store = Store(seat.store / f"{identity}-{log.run_root.hex()[:16]}", self.bundle, seat.keep)
-            log.follow(self.stepper)
-        self.history = LoggedHistory(self.store, self.stepper, log)
+    def _start_by_log(self, seat: AgentConfig, source: Path) -> History:
+        """The own run of an auditor in mode `logged`, which follows a copy of the trainer's log."""
+        executor, self.published = executor_of(self.bundle, self.kind), self._await_log(seat, source)
+        name = f"{self.bundle.identity.hex()[:16]}-{self.published.run_root.hex()[:16]}"
+        store = Store(seat.store / name, self.bundle, seat.keep)
+        self.published.follow(executor)
+        return history_of(store, executor, self.published)
 
     def _await_log(self, seat: AgentConfig, source: Path) -> PublishedLog:
         """The committed log of the trainer's whole run; each source has its own copy."""
@@ -150,8 +129,7 @@ class LocalRun:
         """The measured pace of this device."""
         self.reporter.stage(f"measures a few steps of {operations(self.bundle.program):.1e} operations each")
         pace = measure(self.bundle, self.stepper, self.reporter)
-        if isinstance(self.store, LoggedStore):
-            self.stepper.made.clear()  # the measured steps are not part of the run
+        self.store.record(self.stepper)  # again: the measured steps are not part of the run
         remember(self.store.folder / PACE, pace, self.kind)
         return pace
 
@@ -164,8 +142,7 @@ class LocalRun:
         """Do a dispute's work once, so that a device with too little memory fails before a stake."""
         self.reporter.stage("rehearses a dispute")
         self.history.rehearse()
-        if isinstance(self.store, LoggedStore):
-            self.stepper.made.clear()  # the rehearsed steps are not part of the run
+        self.store.record(self.stepper)  # again: the rehearsed steps are not part of the run
 
     @cached_property
     def _checkpoint(self) -> float:

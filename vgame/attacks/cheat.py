@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from vgame.attacks import computation
 from vgame.attacks.adversaries import ATTACKS
 from vgame.attacks.tampered_log import steer
-from vgame.execute.executor import Executor
-from vgame.logged.kernels import LoggedExecutor
-from vgame.runs.store import Store
+from vgame.runs.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +17,20 @@ class Cheat:
     attack: str
     step: int
 
-    def falsify(
-        self, store: Store, executor: Executor
-    ) -> tuple[Store, computation.PatchedExecutor, computation.CheatingHistory]:
-        """A copy of the store up to the attack, and the false stepper and history that continue from there."""
-        patch = getattr(computation, ATTACKS[self.attack].patch)(store.bundle, self.step)
+    def falsify(self, honest: History) -> computation.CheatingHistory:
+        """A history with a copy of the store up to the attack, and the false stepper that continues from there."""
+        store, patch = honest.store, getattr(computation, ATTACKS[self.attack].patch)(honest.bundle, self.step)
         forked = store.fork(store.folder.parent / self.attack, (patch.first - 1) // store.bundle.interval)
-        stepper = computation.PatchedExecutor(executor, patch)
-        return forked, stepper, computation.CheatingHistory(forked, stepper)
+        return computation.CheatingHistory(forked, computation.PatchedExecutor(honest.stepper, patch))
 
-    def falsify_log(self, executor: LoggedExecutor) -> None:
-        """Mode `logged`: steer values by their entries."""
-        steer(executor, self.step)
+
+@dataclass(frozen=True, slots=True)
+class LogCheat:
+    """The attack "tampered log", in one step."""
+
+    step: int
+
+    def falsify(self, honest: History) -> History:
+        """The same history, whose stepper steers values by their entries."""
+        steer(honest.stepper, self.step)
+        return honest

@@ -11,7 +11,7 @@ from vgame.agents.config import AgentConfig, open_game
 from vgame.agents.local_run import LocalRun, hello
 from vgame.agents.retry import QUIET, Retry
 from vgame.attacks.adversaries import ATTACKS, TAMPERED_LOG, CheatingTrainer, FalseAccuser
-from vgame.attacks.cheat import Cheat
+from vgame.attacks.cheat import Cheat, LogCheat
 from vgame.chain.game import Game
 from vgame.chain.records import Phase
 from vgame.commit.merkle import Kind
@@ -60,8 +60,8 @@ def _order(line: bytes) -> tuple[str, bytes, int | None]:
 
 
 def _cheat(seat: AgentConfig, game: Game, kind: str, job: bytes, name: str, step: int, reporter: Reporter) -> None:
-    attack = TAMPERED_LOG if name == TAMPERED_LOG.name else ATTACKS[name]
-    computation = LocalRun(seat, kind, reporter, Cheat(name, step))
+    attack, cheat = (TAMPERED_LOG, LogCheat(step)) if name == TAMPERED_LOG.name else (ATTACKS[name], Cheat(name, step))
+    computation = LocalRun(seat, kind, reporter, cheat)
     trainer = CheatingTrainer(game, job, computation.history, attack.silent)
     trainer.accept()
     computation.run()
