@@ -119,6 +119,17 @@ def test_a_forecast_changes_no_root(mode: str, tmp_path: Path, monkeypatch: pyte
     assert run.forecast.checkpoint and not vgame.Run.open(tmp_path / "told").forecast
 
 
+def test_the_rest_of_a_log_is_forecast_from_its_steps(tmp_path: Path) -> None:
+    bundle, made = vgame.prepare(job(120, interval=5, **MODES["logged"])), []
+    with pytest.raises(vgame.Cancelled):
+        vgame.train(bundle, tmp_path, cancel=lambda: made.append(0) or len(made) > 7)
+    before, log = grown(tmp_path), tmp_path / "rounding.vglog"
+    begun = log.stat().st_size
+    run = vgame.train(bundle, tmp_path)
+    found, grew = run.forecast.disk - (grown(tmp_path) - before), log.stat().st_size - begun
+    assert run.done and grew / FACTOR < found < grew * FACTOR
+
+
 @pytest.mark.parametrize("steps", [6, 120])
 def test_a_disk_without_enough_space_is_refused_before_the_first_step(
     steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

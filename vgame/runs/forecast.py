@@ -140,7 +140,7 @@ def refuse_small_disk(store: Store, stepper: Stepper, more: int = 0) -> None:
             "remove files, or choose a --store on another disk"
         )
     more += found.checkpoints * (-file_bytes(store.bundle.program.labels.state, store.bundle.state) % disk.f_frsize)
-    more += store.log_growth(stepper, found.steps) if found.steps else 0
+    more += store.log_growth(stepper, found.steps)
     _refuse_full_disk(store, found.disk + more, "free space, or choose a --store on another disk")
 
 

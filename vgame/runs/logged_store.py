@@ -96,12 +96,13 @@ class LoggedStore(Store):
         self.executor.made.clear()
 
     def log_growth(self, executor: LoggedExecutor, steps: int) -> int:
-        """`steps` times the mean of the steps just made, else of a few made now."""
-        if not executor.made:
+        """`steps` times the mean of the steps in the log, else of those just made, else of a few made now."""
+        if not (self.log.records or executor.made):
             few_steps(self.bundle, executor, min(FEW, self.bundle.steps))
-        sizes = [FRAME + len(self.log.sections(*made)) for made in executor.made.items()]
+        made = [len(self.log.sections(*entries)) for entries in executor.made.items()]
         executor.made.clear()
-        return steps * sum(sizes) // len(sizes)
+        sizes = [record.length for record in self.log.records] or made
+        return steps * (FRAME * len(sizes) + sum(sizes)) // len(sizes)
 
     def _cut_to_run(self) -> None:
         """Remove the logs of steps that are not committed."""
