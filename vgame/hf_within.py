@@ -17,7 +17,7 @@ import textwrap
 import traceback
 from array import array
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -179,8 +179,11 @@ def _outer(function: Any) -> dict[str, Any]:
     code = getattr(function, "__code__", None)
     if code is None:
         return {}
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-    return function.__globals__ | {name: cell.cell_contents for name, cell in cells if name != "__class__"}
+    found: dict[str, Any] = dict(function.__globals__)
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # an empty cell
+            found[name] = cell.cell_contents
+    return found
 
 
 def _can_change(value: Any) -> bool:
