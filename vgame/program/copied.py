@@ -1,21 +1,21 @@
-"""Copies of an optimizer and its schedulers, over parameters without data, that step as the originals would.
+"""Copies of optimizers and their schedulers, over parameters without data, that step as the originals would.
 
-In: an optimizer and its schedulers. Out: copies; ProgramError where a copy could act in another way than the original:
-it reads a module, identifies parameters by address, or a scheduler changes more than the options of groups.
+In: optimizers and their schedulers. Out: copies; ProgramError where a copy could act in another way than the original:
+it reads a module or another tensor of the model, identifies parameters by address, cannot be copied, or a scheduler
+changes more than the options of groups.
 """
 
 from __future__ import annotations
 
-import traceback
 import warnings
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -25,12 +25,13 @@ from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
 from vgame.program.caught import Caught
-from vgame.program.functions_held import parts
-from vgame.program.hidden_state import line_of, own_line
+from vgame.program.hidden_state import has_plain_step, line_of
 from vgame.program.recorder import without_data
+from vgame.program.slots import Slots, tensors_in
+from vgame.program.stand_ins import held_by, stand_ins
 
 Optimizer = torch.optim.Optimizer
-WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+FIXED = (tuple, frozenset, range, partial, torch.device)  # objects that do not change; their parts may
 
 
 def like(p: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
@@ -39,7 +40,7 @@ def like(p: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
     return made.requires_grad_(p.requires_grad)
 
 
-def copy_attributes(own: Iterable[nn.Parameter], memo: dict[int, Any]) -> None:
+def _copy_attributes(own: Iterable[nn.Parameter], memo: dict[int, Any]) -> None:
     """Give the copies of parameters, which are in the memo, their attributes."""
     for p in own:
         vars(memo[id(p)]).update(deepcopy(vars(p), memo))
@@ -49,17 +50,93 @@ def parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
     return (p for group in optimizer.param_groups for p in group["params"])
 
 
-def copied(optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> tuple[Optimizer, list[LRScheduler]]:
-    """Copies of optimizer and schedulers, over parameters without data; the copies share objects as the originals
-    do."""
-    made = object.__new__(type(optimizer))
-    memo: dict[int, Any] = {id(optimizer): made} | _modules_held(optimizer, schedulers)
-    for p in parameters(optimizer):
-        memo[id(p)] = like(p, torch.empty_like(p, device="meta", requires_grad=False))
-        memo |= {id(v): _empty(k, v, p) for k, v in optimizer.state.get(p, {}).items() if isinstance(v, torch.Tensor)}
-    copy_attributes(parameters(optimizer), memo)
-    vars(made).update(deepcopy({k: v for k, v in vars(optimizer).items() if k != "step"}, memo))
-    return made, [_follower(s, memo) for s in schedulers]
+def copied(
+    optimizers: Sequence[Optimizer], schedulers: Sequence[LRScheduler], model: nn.Module | None = None
+) -> tuple[list[Optimizer], list[LRScheduler]]:
+    """Copies of optimizers and schedulers, over parameters without data; the copies share objects as the originals
+    do. Modules, and the other tensors of the model, are not copied, and may not be used."""
+    copies, followers, _ = _copies(optimizers, schedulers, model)
+    return copies, followers
+
+
+def objects_copied(optimizer: Optimizer, schedulers: Sequence[LRScheduler], model: nn.Module) -> dict[int, Any]:
+    """The objects, by `id`, that `copied` copies for one optimizer: another one that changes them changes its steps."""
+    memo = _copies([optimizer], schedulers, model)[2]
+    found = {id(each): each for each in (*memo.get(id(memo), ()), optimizer) if not isinstance(each, FIXED)}
+    return found | {f"memory {place}": storage for place, storage in memo.get("torch", {}).items()}
+
+
+def _copies(
+    optimizers: Sequence[Optimizer], schedulers: Sequence[LRScheduler], model: nn.Module | None
+) -> tuple[list[Optimizer], list[LRScheduler], dict[Any, Any]]:
+    own = [p for optimizer in optimizers for p in parameters(optimizer)]
+    made = [object.__new__(type(optimizer)) for optimizer in optimizers]
+    memo: dict[Any, Any] = stand_ins((*optimizers, *schedulers), own, model)
+    memo |= {id(optimizer): copy for optimizer, copy in zip(optimizers, made, strict=True)}
+    memo |= {id(p): like(p, torch.empty_like(p, device="meta", requires_grad=False)) for p in own}
+    for p, slots in _slots_of_all(optimizers, own):
+        memo |= {id(value): _empty(name, value, p) for name, value in slots.items()}
+    with _whole_copies():
+        _copy_attributes(own, memo)
+        for optimizer, copy in zip(optimizers, made, strict=True):
+            vars(copy).update(_attributes(optimizer, memo))
+        return made, [_follower(s, memo) for s in schedulers], memo
+
+
+def deep_copy(optimizer: Optimizer, memo: dict[Any, Any]) -> Optimizer:
+    """A copy of an optimizer with all attributes of it and of its parameters, whose copies are in the memo."""
+    with _whole_copies():
+        _copy_attributes(parameters(optimizer), memo)
+        return deepcopy(optimizer, memo)
+
+
+def _slots_of_all(optimizers: Sequence[Optimizer], own: Sequence[nn.Parameter]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    for optimizer in optimizers:
+        slots = Slots(optimizer)
+        yield from ((p, slots.of(p)) for p in own)
+
+
+@contextmanager
+def _whole_copies() -> Iterator[None]:
+    """Context in which `deepcopy` copies all attributes of optimizers and schedulers: their `__getstate__` omits what a
+    file does not keep, such as hooks."""
+
+    def copy(owner: Any, memo: dict[int, Any]) -> Any:
+        made = memo[id(owner)] = object.__new__(type(owner))
+        vars(made).update(_attributes(owner, memo))
+        return made
+
+    with ExitStack() as stack:
+        for kind in (Optimizer, LRScheduler):
+            stack.enter_context(patch.object(kind, "__deepcopy__", copy, create=True))
+        yield
+
+
+def _attributes(owner: Any, memo: dict[int, Any]) -> dict[str, Any]:
+    """Copies of the attributes. Without the `step` that torch's schedulers give to their optimizer: it steps the
+    original."""
+    name, own = type(owner).__name__, dict(vars(owner))
+    if isinstance(owner, Optimizer):
+        if not has_plain_step(owner):
+            raise ProgramError(
+                f"the step of the optimizer {name} was replaced, and not by a scheduler; define the step in the "
+                "optimizer's class"
+            )
+        own.pop("step", None)
+    return {key: _attribute(f"{name}.{key}", value, memo) for key, value in own.items()}
+
+
+def _attribute(path: str, value: Any, memo: dict[int, Any]) -> Any:
+    try:
+        return deepcopy(value, memo)
+    except ProgramError:
+        raise
+    except Exception as error:  # a copy may raise anything
+        raise ProgramError(
+            f"{path} is or holds an object that cannot be copied ({type(error).__name__}: {error}), but the steps of "
+            "an optimizer and its schedulers are played on a copy; open files, locks and generators elsewhere, and "
+            "keep numbers in the optimizer"
+        ) from None
 
 
 def _empty(key: str, value: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -81,80 +158,6 @@ def _follower(scheduler: LRScheduler, memo: dict[int, Any]) -> LRScheduler:
     if id(scheduler.optimizer) not in memo:
         raise ProgramError(f"the scheduler {type(scheduler).__name__} belongs to another optimizer than the task's")
     return deepcopy(scheduler, memo)
-
-
-def _held(owner: Any, *without: Any) -> Iterator[tuple[str, Any]]:
-    """(path, value) of what an optimizer, a scheduler or a parameter holds, keys of dictionaries included, also by its
-    class and the functions of this."""
-    name, seen = type(owner).__name__, {id(owner), *map(id, without)}
-    own = [vars(kind) for kind in type(owner).__mro__ if kind.__module__.split(".")[0] not in ("torch", "builtins")]
-    todo = [(f"{name}.{key}", value) for key, value in vars(owner).items()]
-    todo += [
-        (f"{name}.{key}", value)
-        for each in own
-        for key, value in each.items()
-        if isinstance(value, FunctionType) or not key.startswith("__")
-    ]
-    while todo:
-        path, value = todo.pop()
-        yield path, value
-        if id(value) in seen or isinstance(value, torch.Tensor | nn.Module):
-            continue
-        seen.add(id(value))
-        if isinstance(value, dict):
-            todo += [(path, key) for key in value]
-        if isinstance(value, Optimizer | LRScheduler):
-            todo += [(f"{path}.{key}", part) for key, part in vars(value).items()]
-        elif isinstance(value, weakref.ref):
-            todo.append((path, value()))
-        elif isinstance(value, WEAK):
-            todo += [(path, weakref.ref(part)) for part in value if isinstance(part, torch.Tensor)]
-        else:
-            todo += parts(path, value)
-
-
-def _modules_held(optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> dict[int, Any]:
-    """By `id`, what stands in the copies for each module that is held. ProgramError if something held could tell the
-    copies of parameters from the originals."""
-    own, modules = list(parameters(optimizer)), dict[int, Any]()
-    numbers = {number for p in own for number in (id(p), p.data_ptr()) if number}
-    texts = {str(number) for number in numbers}
-    for owner in (optimizer, *schedulers, *own):
-        for path, value in _held(owner):
-            if isinstance(value, nn.Module):
-                modules[id(value)] = _Module(path, type(value).__name__)
-            known = (isinstance(value, int) and value in numbers) or (isinstance(value, str) and value in texts)
-            if known or (isinstance(value, weakref.ref) and any(value() is p for p in own)):
-                raise ProgramError(
-                    f"{path} identifies a parameter by its {'id or address' if known else 'weak reference'}, which "
-                    "differs in the copy that is captured; hold the parameter itself, or put it in a group of its own"
-                )
-    return modules
-
-
-class _Module:
-    """A module that an optimizer or a scheduler holds, and may not read."""
-
-    def __init__(self, path: str, kind: str) -> None:
-        vars(self).update(_path=path, _kind=kind)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        raise ProgramError(
-            f"{self._path} is a module ({self._kind}) of which {name} is read{own_line(traceback.extract_stack())}, "
-            "but a program's optimizer has only parameters, gradients and its own state; give the optimizer or "
-            "scheduler what it needs of the module: parameters, names, numbers"
-        )
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        getattr(self, name)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Module:
-        return self
 
 
 class _Zeros(TorchDispatchMode):
@@ -211,46 +214,50 @@ class _Touched(Exception):
     """A scheduler does more than change options; the text ends the sentence."""
 
 
-def _fixed(optimizer: Optimizer) -> list[Any]:
-    """What a scheduler must leave as it is: parameters and their flags, by group; tensors of the state may be dropped
-    only."""
-    return [[(id(p), p.requires_grad) for p in group["params"]] for group in optimizer.param_groups]
+def fixed(optimizers: Iterable[Optimizer]) -> list[Any]:
+    """What a step must leave as it is: parameters and their flags, by group."""
+    return [[[(id(p), p.requires_grad) for p in group["params"]] for group in o.param_groups] for o in optimizers]
 
 
-def _tensors(optimizer: Optimizer) -> set[int]:
-    states = [state for state in optimizer.state.values() if isinstance(state, dict)]
-    return {id(t) for state in states for t in state.values() if isinstance(t, torch.Tensor)}
+def tensors_kept(optimizers: Iterable[Optimizer]) -> set[int]:
+    """The tensors in the state, by `id`: another optimizer or a scheduler may drop them only."""
+    states = [state for o in optimizers for state in o.state.values() if isinstance(state, dict)]
+    return {id(t) for state in states for _, t in tensors_in("", state)}
 
 
 @contextmanager
-def _only_options(optimizer: Optimizer) -> Iterator[None]:
+def _only_options(optimizers: Sequence[Optimizer]) -> Iterator[None]:
     """Context in which only options of groups change, and state is dropped."""
-    before, kept = _fixed(optimizer), _tensors(optimizer)
+    before, kept = fixed(optimizers), tensors_kept(optimizers)
     try:
         with _Untouched():
             yield
     finally:
-        if _fixed(optimizer) != before:
+        if fixed(optimizers) != before:
             raise _Touched("changes the parameters of a group, or their requires_grad")
-    if not _tensors(optimizer) <= kept:
+    if not tensors_kept(optimizers) <= kept:
         raise _Touched("puts tensors into the optimizer's state")
 
 
-def untouched(_: Optimizer) -> TorchDispatchMode:
+def untouched(_: Sequence[Optimizer]) -> TorchDispatchMode:
     """Context in which no operator runs on tensors without data."""
     return _Untouched()
 
 
-def follow(schedulers: Sequence[LRScheduler], guard: Callable[[Optimizer], Any] = _only_options) -> None:
-    """Step the schedulers of a copied optimizer, after its own step. ProgramError if one changes more than options of
-    groups."""
+def follow(
+    schedulers: Sequence[LRScheduler],
+    optimizers: Sequence[Optimizer] = (),
+    guard: Callable[[Sequence[Optimizer]], Any] = _only_options,
+) -> None:
+    """Step the schedulers of copied optimizers, after the steps of these. ProgramError if one changes more than options
+    of groups."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning that the copy's step is not the one wrapped by the scheduler
         for scheduler in schedulers:
             scheduler.optimizer._opt_called = True  # as torch's wrapper of the step notes
             name = type(scheduler).__name__
             try:
-                with guard(scheduler.optimizer):
+                with guard([*optimizers, scheduler.optimizer]):
                     scheduler.step()
             except _Touched as error:
                 raise ProgramError(
@@ -271,7 +278,7 @@ class Watch:
 
     def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> None:
         own = {id(v) for v in (optimizer.state, *optimizer.state.values(), *parameters(optimizer))}
-        self.read = any(id(value) in own for s in schedulers for _, value in _held(s, optimizer))
+        self.read = any(id(value) in own for s in schedulers for _, value in held_by(s, optimizer))
         optimizer.state = self._noting(defaultdict)(dict, optimizer.state)
         for group in optimizer.param_groups:
             group["params"] = self._noting(list)(group["params"])

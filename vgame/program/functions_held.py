@@ -13,7 +13,7 @@ import dis
 import pickle
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,22 +34,23 @@ STANDARD = (dict, list, tuple, set, frozenset, deque, SimpleNamespace, argparse.
 
 
 @contextmanager
-def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]) -> Iterator[None]:
-    """Context that raises ProgramError if functions read values outside the copy, or change values that they read, or
-    random numbers are drawn."""
-    owners = (optimizer, *schedulers)
+def unchanged_outside(owners: Sequence[torch.optim.Optimizer | LRScheduler], model: nn.Module | None) -> Iterator[None]:
+    """Context that raises ProgramError if functions of optimizers or schedulers read values outside the copies, or
+    change values that they read, or random numbers are drawn."""
+    name = " and ".join(type(each).__name__ for each in owners if isinstance(each, torch.optim.Optimizer))
     functions = [f for owner in owners for f in (*_own_functions(type(owner)), *_held_functions(vars(owner)))]
-    before, chance = _read(functions, owners), _chance()
+    places = {*tensors_of(model)}
+    before, chance = _read(functions, owners, places), _chance()
     yield
     if chance != _chance():
         raise ProgramError(
-            f"the optimizer {type(optimizer).__name__} or its schedulers draw random numbers on the host, so every "
+            f"the optimizer {name} or its schedulers draw random numbers on the host, so every "
             "capture gets other numbers; draw them with torch.rand_like(p)"
         )
-    after = _read(functions, owners)
+    after = _read(functions, owners, places)
     if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):
         raise ProgramError(
-            f"the optimizer {type(optimizer).__name__} or its schedulers change {changed[0].split(' in ')[0]} while "
+            f"the optimizer {name} or its schedulers change {changed[0].split(' in ')[0]} while "
             "they step, so a second capture would start from the changed value; keep it in the optimizer or in an "
             "object of the scheduler"
         )
@@ -87,17 +88,18 @@ def _held_functions(value: Any) -> list[Any]:
     return found
 
 
-def _read(functions: Sequence[Any], owners: Sequence[Any]) -> dict[str, Any]:
+def _read(functions: Sequence[Any], owners: Sequence[Any], places: Set[Any]) -> dict[str, Any]:
     """The values that functions read besides their arguments, and those of the owners' classes, in a comparable form,
-    by path."""
+    by path. `places`: the memory of the model's tensors."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
     todo = [(_place(f), f) for f in functions] + [part for each in owners for part in _class_attributes(type(each))]
     while todo:
         path, value = todo.pop()
-        if isinstance(value, LIVE):
+        if isinstance(value, LIVE) or (isinstance(value, torch.Tensor) and place_of(value) in places):
+            kind = type(value).__name__ if isinstance(value, LIVE) else "tensor of the model"
             raise ProgramError(
-                f"a function of the optimizer or of its schedulers reads {path}, a {type(value).__name__}, but a "
+                f"a function of the optimizer or of its schedulers reads {path}, a {kind}, but a "
                 "capture works on copies of these objects; let the function read numbers instead"
             )
         if isinstance(value, LEAVES):
@@ -107,6 +109,17 @@ def _read(functions: Sequence[Any], owners: Sequence[Any]) -> dict[str, Any]:
             found[path] = _words(path, value)
             todo += parts(path, value)
     return found
+
+
+def place_of(tensor: torch.Tensor) -> Any:
+    """The memory of a tensor, which its views share; None without one (a sparse tensor)."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else None
+
+
+def tensors_of(model: nn.Module | None) -> dict[Any, tuple[str, torch.Tensor]]:
+    """The parameters and buffers of a model, with their names, by their memory."""
+    tensors = [] if model is None else [*model.named_parameters(), *model.named_buffers()]
+    return {place: pair for pair in tensors if (place := place_of(pair[1])) is not None}
 
 
 def _place(function: FunctionType) -> str:

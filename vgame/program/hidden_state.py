@@ -130,7 +130,7 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None
     own = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # absent without Optimizer.__init__
     if any((*(getattr(optimizer, hooks, None) for hooks in own), *EVERYWHERE)):
         raise ProgramError(f"the optimizer {name} has hooks on its step, which a program does not run; remove them")
-    plain = _is_plain(optimizer)
+    plain = has_plain_step(optimizer)
     if plain and not scheduled and "step" in vars(optimizer):
         raise ProgramError(
             f"the step of the optimizer {name} was replaced, as a learning rate scheduler does; give the schedulers to "
@@ -151,7 +151,7 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None
         )
 
 
-def _is_plain(optimizer: torch.optim.Optimizer) -> bool:
+def has_plain_step(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the step is the class's own, or wrapped only by torch's schedulers."""
     step, torchs = vars(optimizer).get("step"), f"{Path(torch.optim.__file__).parent}{os.sep}"
     while step not in (None, type(optimizer).step):

@@ -130,7 +130,7 @@ def _all_of(schedulers: Sequence[LRScheduler]) -> list[LRScheduler]:
 
 
 def _of_step(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]) -> Iterator[Change]:
-    copy, followers = copied(optimizer, schedulers)
+    (copy,), followers = copied([optimizer], schedulers)
     clear_gradients(copy)
     for p in parameters(copy):
         p.grad = torch.empty_like(p, requires_grad=False)

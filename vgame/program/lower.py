@@ -30,7 +30,7 @@ from vgame.program.lowering.precision import narrowed
 from vgame.program.lowering.reduction import vector_norm
 from vgame.program.lowering.views import stack
 from vgame.program.operators import Copy, Ref, RefClass
-from vgame.program.optimizer_plan import ByRule, RateAt, plan_of
+from vgame.program.optimizer_plan import ByRule, Plans, RateAt
 from vgame.program.optimizer_step import OptimizerStep
 from vgame.program.optimizers import Rule, rule_of
 from vgame.program.play import Played
@@ -38,6 +38,7 @@ from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.recorder import Key
 from vgame.program.renumber import moved, reachable, renumber
 from vgame.program.schedule import Schedule, double, to_binary32
+from vgame.program.slots import Slots
 from vgame.program.usual import mark_usual
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
@@ -148,6 +149,8 @@ class _Lowering:
         self.asleep = asleep_of(self.task, trained)
         if len(self.captured) == 1:
             optimizers = [list(self.task.optimizers)]
+        names = [captured.trained for captured, own in zip(self.captured, optimizers, strict=True) for _ in own]
+        self.plans = Plans(self.task, self.schedule, self.steps, names, self.asleep, self.listener)
         losses = [self._turn(*turn, batches) for turn in zip(self.captured, optimizers, strict=True)]
         if self.task.average is not None:
             self._average(self.task.average, trained)
@@ -278,7 +281,7 @@ class _Lowering:
     def _optimizer(self, optimizers: Iterable[torch.optim.Optimizer], gradients: Mapping[str, Value]) -> None:
         for optimizer in optimizers:
             self.b.label = "optimizer"
-            plan = plan_of(self.task, optimizer, self.schedule, self.steps, set(gradients), self.asleep, self.listener)
+            plan = self.plans.of(optimizer)
             (self._by_rule if isinstance(plan, ByRule) else self._as_written)(optimizer, plan, gradients)
 
     def _by_rule(self, optimizer: torch.optim.Optimizer, plan: ByRule, gradients: Mapping[str, Value]) -> None:
@@ -309,12 +312,13 @@ class _Lowering:
         """Lower an optimizer without a rule: the operators of its own step, for each parameter."""
         names = {id(p): n for n, p in self.task.model.named_parameters()}
         steps: dict[int, OptimizerStep] = {}
+        held = Slots(optimizer)
         for key, each in played.items():
             parameter = optimizer.param_groups[key[0]]["params"][key[1]]
             name = names[id(parameter)]
             step = steps.setdefault(id(each), OptimizerStep(type(optimizer).__name__, each, key, self._scalar))
             self.notes.forms.update(each.which.index(form) + 1 for form in range(len(each.forms)))
-            initial = step.initial(optimizer.state.get(parameter, {}))
+            initial = step.initial(held.of(parameter))
             slots = {slot: self._state(f"{slot}.{name}", tensor) for slot, tensor in initial.items()}
             self.notes.fills |= {f"{slot}.{name}": number for slot, number in each.initial.items()}
             before, p = len(self.b.operators), self.inputs[self._index(name)]

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import JobFileError, ProgramError
+from vgame.program.company import Company, companies_of, company_of
 from vgame.program.frozen import Asleep
 from vgame.program.optimizers import check_groups, check_rates, has_rule
 from vgame.program.play import Played, play, scheduled
@@ -32,49 +33,75 @@ class ByRule:
     rates: Sequence[RateAt]
 
 
-def plan_of(
-    task: Task,
-    optimizer: Optimizer,
-    schedule: Schedule | None,
-    steps: int,
-    trained: set[str],
-    asleep: Asleep,
-    listener: NullProgress = NULL_PROGRESS,
-) -> ByRule | Mapping[Key, Played]:
-    """Rates for a rule that is equivalent to the task's optimizer and schedulers; else the played steps."""
-    check_rates(optimizer)
-    by_rule = has_rule(optimizer)
-    if by_rule:
-        check_groups(optimizer)
-    names = {id(p): name for name, p in task.model.named_parameters() if name in trained}
-    sleeping = {i: asleep[name] for i, name in names.items() if name in asleep}
-    by_rule &= not any(id(p) in sleeping for group in optimizer.param_groups for p in group["params"])
-    if schedulers := _schedulers_of(task, optimizer):
-        if schedule is not None:
-            raise JobFileError("the task has schedulers and the job has a [schedule]; remove one of them")
-        if by_rule and (rates := _rates_alone(optimizer, schedulers, steps)) is not None:
-            return ByRule([lambda t, group=group: Fraction(group[t - 1]) for group in rates])
-        return play(optimizer, {*names}, schedulers, None, steps, sleeping, listener)
-    rates = [] if schedule is None and not by_rule else _scheduled_rates(task, optimizer, schedule, steps)
-    if by_rule:
-        return ByRule(rates)
-    doubles = None if schedule is None else lambda t: [double(rate(t), 64) for rate in rates]
-    return play(optimizer, {*names}, (), doubles, steps, sleeping, listener)
+Plan = ByRule | Mapping[Key, Played]
 
 
-def _schedulers_of(task: Task, optimizer: Optimizer) -> Sequence[LRScheduler]:
-    """The schedulers of this optimizer; schedulers of no optimizer are assigned to the first, which refuses them."""
-    owners = [getattr(s, "optimizer", None) for s in task.schedulers]
-    first = task.optimizers[0]
-    own = [next((o for o in task.optimizers if o is owner), first) for owner in owners]
-    return [s for s, owner in zip(task.schedulers, own, strict=True) if owner is optimizer]
+class Plans:
+    """The plans of a task's optimizers, each made when it is asked for."""
+
+    def __init__(
+        self,
+        task: Task,
+        schedule: Schedule | None,
+        steps: int,
+        trained: Sequence[Sequence[str]],
+        asleep: Asleep,
+        listener: NullProgress = NULL_PROGRESS,
+    ) -> None:
+        """`trained`: for each optimizer the names of the parameters with a gradient at its step."""
+        self.task, self.schedule, self.steps, self.listener = task, schedule, steps, listener
+        ids = {name: id(p) for name, p in task.model.named_parameters()}
+        pairs = zip(task.optimizers, trained, strict=True)
+        self.trained = {id(optimizer): {ids[name] for name in names} for optimizer, names in pairs}
+        self.asleep = {ids[name]: steps for name, steps in asleep.items()}
+        self.played: dict[int, Plan] = {}  # by `id` of the optimizer
+
+    def of(self, optimizer: Optimizer) -> Plan:
+        """Rates for a rule that is equivalent to the optimizer and its schedulers; else the played steps."""
+        check_rates(optimizer)
+        if has_rule(optimizer):
+            check_groups(optimizer)
+        if id(optimizer) not in self.played:
+            company = company_of(self.companies, optimizer)
+            if company.schedulers and self.schedule is not None:
+                raise JobFileError("the task has schedulers and the job has a [schedule]; remove one of them")
+            if company.alone and has_rule(optimizer) and (rates := self._rates_of_rule(company)) is not None:
+                return ByRule(rates)
+            self._play(company)
+        return self.played[id(optimizer)]
+
+    @cached_property
+    def companies(self) -> list[Company]:
+        return companies_of(self.task)
+
+    def _rates_of_rule(self, company: Company) -> list[RateAt] | None:
+        """The rates of the groups; None if other numbers change too, or some parameter sleeps."""
+        (optimizer,) = company.optimizers
+        if any(id(p) in self.asleep for group in optimizer.param_groups for p in group["params"]):
+            return None
+        if not company.schedulers:
+            return _scheduled_rates(self.task, optimizer, self.schedule, self.steps)
+        rates = _rates_alone(company, self.steps)
+        return rates and [lambda t, group=group: Fraction(group[t - 1]) for group in rates]
+
+    def _play(self, company: Company) -> None:
+        rates = None
+        if self.schedule is not None:
+            rates = [self._doubles(optimizer) for optimizer in company.optimizers]
+        trained = [self.trained[id(optimizer)] for optimizer in company.optimizers]
+        played = play(company, trained, rates, self.steps, self.asleep, self.listener)
+        self.played |= {id(o): record for o, record in zip(company.optimizers, played, strict=True)}
+
+    def _doubles(self, optimizer: Optimizer) -> Callable[[int], list[float]]:
+        rates = _scheduled_rates(self.task, optimizer, self.schedule, self.steps)
+        return lambda t: [double(rate(t), 64) for rate in rates]
 
 
-def _rates_alone(optimizer: Optimizer, schedulers: Sequence[LRScheduler], steps: int) -> list[list[float]] | None:
+def _rates_alone(company: Company, steps: int) -> list[list[float]] | None:
     """The learning rates of each group; None if the schedulers change more than them, or read more than options."""
-    rates: list[list[float]] = [[] for _ in optimizer.param_groups]
+    rates: list[list[float]] = [[] for _ in company.optimizers[0].param_groups]
     first = None
-    for groups in scheduled(optimizer, schedulers, steps):
+    for groups in scheduled(company, steps):
         others = [_others(group) for group in groups]
         if others != (first := first or others):
             return None

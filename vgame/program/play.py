@@ -1,8 +1,8 @@
-"""Play any optimizer: execute its step for all steps of a job on tensors without data, and record it operator by
+"""Play any optimizers: execute their steps for all steps of a job on tensors without data, and record them operator by
 operator.
 
-In: an optimizer, its schedulers (or the job's schedule), the number of steps. Out: for each trained parameter the
-operators of a step, the numbers in them at every step, and the optimizer's initial state.
+In: a company of optimizers and schedulers (or the job's schedule), the number of steps. Out: for each trained parameter
+the operators of a step, the numbers in them at every step, and the optimizer's initial state.
 `vgame.program.optimizer_step` converts them to operators of a program. Only the optimizer's own arithmetic on Python
 numbers is computed.
 """
@@ -18,13 +18,14 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
-from vgame.program.copied import Watch, clear_gradients, copied, follow, untouched
+from vgame.program.company import Company
+from vgame.program.copied import Watch, clear_gradients, fixed, follow, parameters, tensors_kept, untouched
 from vgame.program.functions_held import unchanged_outside
 from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
+from vgame.program.slots import Slots
 from vgame.program.torchs_steps import without_values
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
@@ -50,39 +51,43 @@ Rates = Callable[[int], Sequence[float]]  # step -> the learning rate of each gr
 
 
 def play(
-    optimizer: torch.optim.Optimizer,
-    trained: set[int],
-    schedulers: Sequence[LRScheduler],
-    rates: Rates | None,
+    company: Company,
+    trained: Sequence[set[int]],
+    rates: Sequence[Rates] | None,
     steps: int,
     asleep: Mapping[int, Sequence[range]] = MappingProxyType({}),
     listener: NullProgress = NULL_PROGRESS,
-) -> dict[Key, Played]:
-    """The records by (group, place in it) of the parameters whose `id` is in `trained`. `rates` are set before each
-    step; schedulers step after each step, as in torch's own loop. `asleep`: by `id` the steps without a gradient."""
-    with unchanged_outside(optimizer, schedulers):
-        stage = _Stage(optimizer, trained, schedulers, asleep)
+) -> list[dict[Key, Played]]:
+    """For each optimizer the records by (group, place in it) of its parameters whose `id` is in its `trained`. Its
+    `rates` are set before each step; schedulers step after all optimizers, as in torch's own loop. `asleep`: by `id`
+    the steps without a gradient."""
+    with unchanged_outside(company.owners, company.model):
+        copies, followers = company.copied()
+        pairs = zip(company.optimizers, copies, trained, strict=True)
+        stages = [_Stage(original, copy, ids, copies, asleep) for original, copy, ids in pairs]
         for step in range(1, steps + 1):
-            stage.step(step, rates(step) if rates else None)
+            for number, stage in enumerate(stages):
+                stage.step(step, rates[number](step) if rates else None)
+            for number, stage in enumerate(stages if rates else ()):
+                stage.refuse_other_rates(step, rates[number](step))
+            follow(followers, copies)
             if step % EVERY == 0:
                 listener.progress("plays the optimizer", step, steps)
-    return stage.played
+    return [stage.played for stage in stages]
 
 
-def scheduled(
-    optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler], steps: int
-) -> Iterator[list[dict[str, Any]]]:
-    """The options of every group at each step, as the schedulers set them; the optimizer does not step, so the options
-    end where a scheduler reads or changes more than options."""
-    with unchanged_outside(optimizer, schedulers):
-        copy, followers = copied(optimizer, schedulers)
+def scheduled(company: Company, steps: int) -> Iterator[list[dict[str, Any]]]:
+    """The options of every group of an optimizer alone at each step, as its schedulers set them; the optimizer does not
+    step, so the options end where a scheduler reads or changes more than options."""
+    with unchanged_outside(company.owners, company.model):
+        (copy,), followers = company.copied()
         watch = Watch(copy, followers)
         for _ in range(steps):
             if watch.read:
                 return
             yield [deepcopy({k: v for k, v in group.items() if k != "params"}) for group in copy.param_groups]
             try:
-                follow(followers, untouched)
+                follow(followers, guard=untouched)
             except ProgramError:
                 if watch.read:
                     return
@@ -90,54 +95,77 @@ def scheduled(
 
 
 class _Stage:
-    """A copy of an optimizer over tensors without data. Equal parameters of a group share one record until a step
-    treats them differently."""
+    """A copy of an optimizer over tensors without data, among the copies of its company. Equal parameters of a group
+    share one record until a step treats them differently."""
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        original: torch.optim.Optimizer,
+        copy: torch.optim.Optimizer,
         trained: set[int],
-        schedulers: Sequence[LRScheduler],
+        company: Sequence[torch.optim.Optimizer],
         asleep: Mapping[int, Sequence[range]],
     ) -> None:
-        self.name = type(optimizer).__name__
-        self.optimizer, self.schedulers = copied(optimizer, schedulers)
+        self.name = type(original).__name__
+        self.optimizer, self.company = copy, company
+        self.rest = [each for each in company if each is not copy]
+        self.slots = Slots(copy)
         self.parameters, self.others = {}, {}
         self.played: dict[Key, Played] = {}
         self.asleep: dict[Key, Sequence[range]] = {}
         alike: dict[tuple[Any, ...], Played] = {}
-        pairs = zip(optimizer.param_groups, self.optimizer.param_groups, strict=True)
+        pairs = zip(original.param_groups, copy.param_groups, strict=True)
         for number, (group, copies) in enumerate(pairs):
-            for place, (p, copy) in enumerate(zip(group["params"], copies["params"], strict=True)):
+            for place, (p, own) in enumerate(zip(group["params"], copies["params"], strict=True)):
                 key, shape = (number, place), tuple(p.shape)
-                (self.parameters if id(p) in trained else self.others)[key] = copy
+                (self.parameters if id(p) in trained else self.others)[key] = own
                 if id(p) in trained:
                     self.asleep[key] = asleep.get(id(p), ())
                     self.played[key] = alike.setdefault((number, shape, tuple(self.asleep[key])), Played(shape))
 
     def step(self, step: int, rates: Sequence[float] | None) -> None:
-        recorder = Recorder(self.name, self.optimizer.state)
+        recorder = Recorder(self.name, self.slots)
         clear_gradients(self.optimizer, not any(self.asleep.values()), self.others.values())
+        for p in (p for each in self.rest for p in parameters(each)):
+            p.grad = torch.empty_like(p, requires_grad=False)  # another optimizer's: refused where it is used
         for key, p in (self.parameters | self.others).items():
             awake = key in self.parameters and not any(step in steps for steps in self.asleep[key])
             p.grad = torch.empty_like(p, requires_grad=False) if awake else None
-            slots = _slots(self.optimizer, p)
+            slots = self._slots(p)
             recorder.begin(key, p, slots, {*slots, *(self.played[key].slots if key in self.played else ())})
-        groups = self.optimizer.param_groups
-        for group, rate in zip(groups, rates or (), strict=bool(rates)):
+        for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
             group["lr"] = rate
-        with _described(self.name), without_values(), recorder:
+        with _described(self.name), without_values(), self._own_changes(step), recorder:
             type(self.optimizer).step(self.optimizer)
         recorder.caught.refuse()
-        if rates and [group["lr"] for group in groups] != list(rates):
+        for key, p in self.others.items():
+            recorder.refuse_changed(key, p)
+        self._note(step, {key: recorder.end(key, p, self._slots(p)) for key, p in self.parameters.items()})
+
+    @contextmanager
+    def _own_changes(self, step: int) -> Iterator[None]:
+        """Context in which an optimizer changes neither groups nor flags, nor puts tensors into another's state."""
+        before, kept = fixed(self.company), tensors_kept(self.rest)
+        yield
+        if fixed(self.company) != before:
+            raise ProgramError(
+                f"the optimizer {self.name} changes the parameters of a group, or their requires_grad, in step {step}, "
+                "but a program trains the same parameters in all steps; give them to groups before the task is made, "
+                "freeze with Task(frozen=...)"
+            )
+        if not tensors_kept(self.rest) <= kept:
+            raise ProgramError(f"the optimizer {self.name} puts tensors into another optimizer's state; keep its own")
+
+    def refuse_other_rates(self, step: int, rates: Sequence[float]) -> None:
+        """Raise ProgramError if a step has changed the rates of the job's schedule."""
+        if [group["lr"] for group in self.optimizer.param_groups] != list(rates):
             raise ProgramError(
                 f"the optimizer {self.name} changes its lr in step {step}, but the job's [schedule] sets the lr; "
                 "remove the [schedule]"
             )
-        for key, p in self.others.items():
-            recorder.refuse_changed(key, p)
-        self._note(step, {key: recorder.end(key, p, _slots(self.optimizer, p)) for key, p in self.parameters.items()})
-        follow(self.schedulers)
+
+    def _slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {key: value for key, value in self.slots.of(p).items() if without_data(value)}
 
     def _note(self, step: int, outcomes: Mapping[Key, Outcome]) -> None:
         """Add a step to every record; split records of parameters with different treatment."""
@@ -174,10 +202,6 @@ class _Stage:
         played.which.append(which)
         for column, number in zip(played.numbers[which], numbers, strict=True):
             column.append(number)
-
-
-def _slots(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {key: value for key, value in optimizer.state.get(p, {}).items() if without_data(value)}
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from vgame.errors import ProgramError
 from vgame.program.caught import Caught
 from vgame.program.hidden_state import own_line
 from vgame.program.lists import PREFIX, by_tensor
+from vgame.program.slots import Slots
 
 #: Overloads that create a tensor filled with one number.
 FILLS = {
@@ -94,9 +95,9 @@ def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 class Recorder(TorchDispatchMode):
     """Records every operator on tensors without data; all others are executed."""
 
-    def __init__(self, name: str, state: Mapping[Any, Any]) -> None:
+    def __init__(self, name: str, slots: Slots) -> None:
         super().__init__()
-        self.name, self.state = name, state
+        self.name, self.slots = name, slots
         self.parameters: dict[Any, torch.Tensor] = {}
         self.labels: dict[tuple[Any, ...], tuple[Any, Label]] = {}  # memory -> (parameter, label)
         self.places: dict[int, tuple[Any, ...]] = {}  # memory of parameters and slots -> parameter
@@ -248,8 +249,8 @@ class Recorder(TorchDispatchMode):
 
     def _holder(self, tensor: torch.Tensor) -> Any:
         """The parameter whose state holds a tensor."""
-        place, states = _memory(tensor), {key: self.state.get(p, {}) for key, p in self.parameters.items()}
-        held = (key for key, state in states.items() for t in state.values() if without_data(t) and _memory(t) == place)
+        place, slots = _memory(tensor), {key: self.slots.of(p) for key, p in self.parameters.items()}
+        held = (key for key, own in slots.items() for t in own.values() if without_data(t) and _memory(t) == place)
         return next(held, None)
 
     def _argument(self, key: Any, leaf: Any, numeric: bool, numbers: bool) -> Any:
@@ -277,8 +278,9 @@ class Recorder(TorchDispatchMode):
     def _label(self, tensor: torch.Tensor) -> tuple[Any, Label]:
         if (found := self.labels.get(_memory(tensor))) is None:
             raise ProgramError(
-                f"the optimizer {self.name} computes with a tensor of shape {tuple(tensor.shape)} that is neither a "
-                "parameter, a gradient nor in its state; keep it in state[parameter]"
+                f"the optimizer {self.name} computes with a tensor of shape {tuple(tensor.shape)} that is neither one "
+                "of its parameters, nor their gradient, nor in its state; keep it in state[parameter], and leave the "
+                "parameters of another optimizer to that"
             )
         return found
 

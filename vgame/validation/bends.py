@@ -1,7 +1,7 @@
 """Choose the steps of an optimizer to compare: a wrong number of a later step is visible only in that step.
 
-In: a task, its schedule, its steps. Out: the steps at which the slope of the learning rates changes most, and the last
-step.
+In: an optimizer and its company, its schedule, its steps. Out: the steps at which the slope of the learning rates
+changes most, and the last step.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from vgame.program.company import Company
 from vgame.program.optimizers import has_rule
 from vgame.program.play import scheduled
-from vgame.tasks.task import Task
 
 MOST = 3  # bends, each with the step before it
 LATEST, PLAYED = 1_000, 50  # last compared step: with a rule, and without one, where all earlier steps are played
 
 
 def steps_of_rates(
-    task: Task, optimizer: torch.optim.Optimizer, rates: Callable[[int], Sequence[float]] | None, steps: int
+    company: Company, optimizer: torch.optim.Optimizer, rates: Callable[[int], Sequence[float]] | None, steps: int
 ) -> set[int]:
     """The steps to compare. `rates`: the learning rate of each group at a step, by the job's schedule."""
     last = min(steps, LATEST if has_rule(optimizer) else PLAYED)
-    own = [s for s in task.schedulers if s.optimizer is optimizer]
-    if own:
-        line = [float(groups[0].get("lr", 0.0)) for groups in scheduled(optimizer, own, last)]
-        if len(line) < last:  # a scheduler reads more than options: all steps are played
+    if company.schedulers or not company.alone:
+        line = [float(groups[0].get("lr", 0.0)) for groups in scheduled(company, last)] if company.alone else []
+        if len(line) < last:  # the numbers depend on more than the schedulers: all steps are played
             return {1, min(2, steps), min(PLAYED, steps)}
     elif rates is not None:
         line = [rates(step)[0] for step in range(1, last + 1)]

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from vgame.program.batches import POSITION
+from vgame.program.copied import parameters
+from vgame.program.slots import Slots
 from vgame.tasks.task import Task
 from vgame.validation.compare import Differs, distance, largest
 
@@ -37,7 +39,6 @@ def _given(task: Task, fresh: bool) -> Iterator[tuple[str, T]]:
     yield POSITION, torch.zeros((), dtype=torch.int32)
     names = {id(p): name for name, p in model.named_parameters()}
     for optimizer in task.optimizers:
-        for parameter, slots in optimizer.state.items():
-            own = slots.items() if isinstance(slots, dict) else ()  # or the optimizer's own number
-            tensors = {slot: t for slot, t in own if isinstance(t, T)}
-            yield from ((f"{slot}.{names.get(id(parameter), '')}", t) for slot, t in tensors.items())
+        slots = Slots(optimizer)
+        for p in parameters(optimizer):
+            yield from ((f"{slot}.{names.get(id(p), '')}", t) for slot, t in slots.of(p).items())

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from vgame.errors import ValidationError
 from vgame.program.batches import POSITION
 from vgame.program.capture import owned
+from vgame.program.company import Company, companies_of, company_of
 from vgame.program.lowering.builder import Value
 from vgame.program.lowering.marks import Turn
 from vgame.program.operators import Ref, RefClass
@@ -240,6 +241,18 @@ class _Validation:
             if only and id(parameter) in own:
                 yield f"gradient.{name}"
 
+    @cached_property
+    def companies(self) -> list[Company]:
+        return companies_of(self.task)
+
+    @cached_property
+    def trained(self) -> dict[int, str]:
+        """The names of the parameters that the optimizer of their turn gets with a gradient, by `id`."""
+        ids, found = {name: id(p) for name, p in self.task.model.named_parameters()}, dict[int, str]()
+        for own, turn in zip(owned(self.task), self.marks.turns, strict=True):
+            found |= {ids[name]: name for name, v in turn.clipped.items() if v is not None and ids[name] in own}
+        return found
+
     def _optimizers(self, number: int) -> Sequence[torch.optim.Optimizer]:
         return self.task.optimizers if len(self.marks.turns) == 1 else [self.task.optimizers[number]]
 
@@ -280,20 +293,20 @@ class _Validation:
         edges = [e for r in frozen for e in (r.start - 1, r.start, r.stop - 1, r.stop)]
         chosen = {first + 1, first + 2, min(first + 9, last), min(last // 2, LATEST), *edges, *self.marks.forms}
         for optimizer in self._optimizers(number):
-            chosen |= steps_of_rates(self.task, optimizer, self._rates(optimizer), last)
+            chosen |= steps_of_rates(company_of(self.companies, optimizer), optimizer, self._rates(optimizer), last)
         return sorted(step for step in chosen if first < step <= last)
 
     def _optimizer(self, number: int, turn: Turn, step: int, state: list[T], flats: Mapping[Ref, T]) -> None:
         evaluation = self._evaluation(step, state)
         gradients = {n: evaluation.value(v, flats) for n, v in turn.clipped.items() if v is not None}
-        names = {id(p): n for n, p in self.task.model.named_parameters() if n in gradients}
         for optimizer in self._optimizers(number):
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            mine = {i: name for i, name in names.items() if i in held}
-            at = user.run_user(partial(
-                user.AtStep, self.task, optimizer, mine, self.asleep, self._rates(optimizer), step, self.budget
-            ))  # fmt: skip
-            for chunk in user.chunks(mine.values(), self.shapes):
+            mine = [name for i, name in self.trained.items() if i in held and name in gradients]
+            company = company_of(self.companies, optimizer)
+            at = user.run_user(
+                partial(user.AtStep, company, optimizer, self.trained, self.asleep, self._rates, step, self.budget)
+            )
+            for chunk in user.chunks(mine, self.shapes):
                 self._update(at, chunk, gradients, step, state, flats)
 
     def _update(

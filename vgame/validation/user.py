@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +20,15 @@ from torch.overrides import TorchFunctionMode
 
 from vgame.program.autocast import as_on_cuda
 from vgame.program.capture import _train, _without_mkldnn, _without_validation
+from vgame.program.company import Company
 from vgame.program.composed import CLAMPS
-from vgame.program.copied import clear_gradients, copied, copy_attributes, follow, like, parameters
+from vgame.program.copied import clear_gradients, deep_copy, follow, like, parameters
 from vgame.program.hidden_state import line_of
 from vgame.program.optimizers import has_rule, rule_of
 from vgame.program.play import scheduled
 from vgame.program.recorder import Counters
 from vgame.program.restored import restored
+from vgame.program.slots import Slots
 from vgame.program.torchs_steps import plain_loops, without_values
 from vgame.tasks.task import Task
 from vgame.validation.budget import Budget, Exhausted
@@ -191,68 +192,73 @@ class AtStep:
 
     def __init__(
         self,
-        task: Task,
+        company: Company,
         optimizer: torch.optim.Optimizer,
         trained: Mapping[int, str],
         asleep: Mapping[str, Sequence[range]],
-        rates: Groups | None,
+        rates: Callable[[torch.optim.Optimizer], Groups | None],
         step: int,
         budget: Budget,
     ) -> None:
-        """`trained`: names of the parameters with a gradient, by `id`."""
-        self.optimizer, self.step, self.rates = optimizer, step, rates
-        schedulers = [s for s in task.schedulers if s.optimizer is optimizer]
-        self.copied, followers = copied(optimizer, schedulers)
-        self.names: dict[int, str] = {}  # by id of the copy's parameter
-        pairs = zip(parameters(optimizer), parameters(self.copied), strict=True)
-        self.names = {id(c): trained[id(p)] for p, c in pairs if id(p) in trained}
+        """`trained`: names of the parameters of the company with a gradient, by `id`."""
+        self.optimizer, self.step = optimizer, step
+        copies, followers = company.copied()
+        pairs = [*zip(company.optimizers, copies, strict=True)]
+        both = [pair for o, c in pairs for pair in zip(parameters(o), parameters(c), strict=True)]
+        self.names = {id(c): trained[id(p)] for p, c in both if id(p) in trained}  # by id of the copy's parameter
         self.asleep = asleep
         self.rules = [rule_of(optimizer, group) for group in optimizer.param_groups] if has_rule(optimizer) else []
-        self.slots = {slot.name: slot for rule in self.rules for slot in rule.slots}
-        alone = len(list(scheduled(optimizer, schedulers, step))) == step  # schedulers need no steps of the optimizer
-        self.quick = bool(self.rules) and alone and not any(name in asleep for name in self.names.values())
-        for played in range(1, step):
+        self.kept = {slot.name: slot for rule in self.rules for slot in rule.slots}
+        self.quick = bool(self.rules) and self._is_quick(company)
+        for played in range(1, step + 1):
             budget.check()
-            if not self.quick:
-                self._play(played)
-            follow(followers)
+            for original, copy in pairs:
+                if (given := rates(original)) is not None:
+                    _set_rates(copy, given(played))
+                if original is optimizer and played == step:
+                    self.copied, self.slots = copy, Slots(copy)
+                    break
+                if not self.quick:
+                    self._play(original, copy, played)
+            else:
+                follow(followers, copies)
         if self.quick and step > 1:
             self._count()
-        if rates is not None:
-            self._set_rates(step)
+
+    def _is_quick(self, company: Company) -> bool:
+        """Whether the optimizer's numbers before the step follow without its own steps."""
+        if not company.alone or any(name in self.asleep for name in self.names.values()):
+            return False
+        groups = [*scheduled(company, self.step)]
+        slots = [[rule_of(self.optimizer, group).slots for group in each] for each in groups]
+        return len(groups) == self.step and all(each == slots[0] for each in slots)
 
     def awake(self, name: str) -> bool:
         return not any(self.step in steps for steps in self.asleep.get(name, ()))
 
     def begun(self, name: str) -> bool:
         """Whether an earlier step has made the parameter's slots."""
-        states = (state for p, state in self.copied.state.items() if self.names.get(id(p)) == name)
-        kept = any(isinstance(t, T) and t.is_meta for state in states for t in state.values())
+        slots = (self.slots.of(p) for p in parameters(self.copied) if self.names.get(id(p)) == name)
+        kept = any(t.is_meta for own in slots for t in own.values())
         return self.step > 1 and (self.quick or kept)
 
     def is_square(self, slot: str) -> bool:
         """Whether a slot has the scale of the gradient's square: by its rule, or without one by its name."""
-        known = {name: own.square for own in self.slots.values() for name in (own.name, own.torchs)}
+        known = {name: own.square for own in self.kept.values() for name in (own.name, own.torchs)}
         return known.get(slot, any(part in slot for part in SQUARES))
 
     def _torchs(self, slot: str) -> str:
         """The optimizer class's key for a slot."""
-        return self.slots[slot].torchs if slot in self.slots else slot
+        return self.kept[slot].torchs if slot in self.kept else slot
 
-    def _play(self, step: int) -> None:
-        if self.rates is not None:
-            self._set_rates(step)
-        clear_gradients(self.copied)
-        for p in parameters(self.copied):
+    def _play(self, original: torch.optim.Optimizer, copy: torch.optim.Optimizer, step: int) -> None:
+        clear_gradients(copy)
+        for p in parameters(copy):
             name = self.names.get(id(p))
             rests = name is None or any(step in steps for steps in self.asleep.get(name, ()))
             p.grad = None if rests else torch.empty_like(p, requires_grad=False)
         with without_values(), Counters():
-            type(self.optimizer).step(self.copied)
-
-    def _set_rates(self, step: int) -> None:
-        for group, rate in zip(self.copied.param_groups, self.rates(step), strict=True):
-            group["lr"] = rate
+            type(original).step(copy)
 
     def _count(self) -> None:
         """The counters after the previous steps."""
@@ -268,12 +274,11 @@ class AtStep:
         optimizer, mine = self._real(shadows, values, gradients, slots)
         with plain_loops(), shadows, torch.no_grad():
             type(self.optimizer).step(optimizer)
-        own = {slot.torchs: name for name, slot in self.slots.items()}
+        own, kept = {slot.torchs: name for name, slot in self.kept.items()}, Slots(optimizer)
         found: dict[str, T] = {}
         for name, p in mine.items():
             found[name] = p.detach()
-            kept = {s: t for s, t in optimizer.state.get(p, {}).items() if isinstance(t, T)}
-            found |= {f"{s if s in slots[name] else own.get(s, s)}.{name}": t for s, t in kept.items()}
+            found |= {f"{s if s in slots[name] else own.get(s, s)}.{name}": t for s, t in kept.of(p).items()}
         return Side({name: shadows.of(t).clone() for name, t in found.items()})
 
     def _real(
@@ -292,19 +297,15 @@ class AtStep:
             if self.awake(name):
                 real.grad = torch.empty(real.shape)
                 shadows.put(real.grad, gradients[name])
-        optimizer = object.__new__(type(self.copied))
-        memo[id(self.copied)] = optimizer
-        copy_attributes(parameters(self.copied), memo)
-        for p, state in self.copied.state.items():
+        for p in parameters(self.copied):
             own = slots.get(self.names.get(id(p), ""), {})
-            for slot, tensor in state.items() if isinstance(state, dict) else ():
-                if isinstance(tensor, T) and tensor.is_meta:
+            for slot, tensor in self.slots.of(p).items():
+                if tensor.is_meta:
                     memo[id(tensor)] = self._slot(shadows, own, slot, tensor)
         filled = {id(tensor) for tensor in memo.values()}
-        vars(optimizer).update(deepcopy(vars(self.copied), memo))
-        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
-        for tensor in (t for state in states for t in state.values()):
-            if isinstance(tensor, T) and id(tensor) not in filled:
+        optimizer = deep_copy(self.copied, memo)
+        for tensor in memo.values():
+            if isinstance(tensor, T) and not tensor.is_meta and id(tensor) not in filled:
                 shadows.count(tensor)
         for name, p in mine.items() if self.quick and self.step > 1 else ():
             for slot, value in slots.get(name, {}).items():
@@ -318,6 +319,11 @@ class AtStep:
         if value is not None:
             shadows.put(real, value)
         return real
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float]) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
 
 
 def averaged(average: float | str, old: Tensors, new: Tensors, step: int) -> Side:

@@ -1,0 +1,75 @@
+"""Which optimizers of a task step together: those that share an object which a step could change.
+
+In: a task. Out: its optimizers in companies, each with its schedulers. A company is copied as a whole, so the copies
+share objects as the originals do: a rate that is a tensor, a counter, an optimizer that another one or a scheduler
+holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from vgame.program.copied import copied, objects_copied
+from vgame.program.stand_ins import optimizers_held
+from vgame.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Company:
+    """Optimizers and their schedulers, in the order of their steps."""
+
+    optimizers: Sequence[Optimizer]
+    schedulers: Sequence[LRScheduler]
+    model: nn.Module
+
+    @property
+    def alone(self) -> bool:
+        return len(self.optimizers) == 1
+
+    @property
+    def owners(self) -> list[Optimizer | LRScheduler]:
+        """The optimizers, those that they hold, and the schedulers."""
+        own = {id(o): o for optimizer in self.optimizers for o in (optimizer, *optimizers_held(optimizer))}
+        return [*own.values(), *self.schedulers]
+
+    def copied(self) -> tuple[list[Optimizer], list[LRScheduler]]:
+        """Copies over parameters without data."""
+        return copied(self.optimizers, self.schedulers, self.model)
+
+
+def companies_of(task: Task) -> list[Company]:
+    """Every optimizer of the task is in one company."""
+    if len(task.optimizers) == 1:
+        return [Company(task.optimizers, task.schedulers, task.model)]
+    owners = [_owner(task, scheduler) for scheduler in task.schedulers]
+    own = [[s for s, o in zip(task.schedulers, owners, strict=True) if o is each] for each in task.optimizers]
+    copies = [objects_copied(o, s, task.model) for o, s in zip(task.optimizers, own, strict=True)]
+    groups: list[set[int]] = []
+    for n, objects in enumerate(copies):
+        joined = [group for group in groups if any(objects.keys() & copies[m].keys() for m in group)]
+        groups = [group for group in groups if group not in joined] + [{n}.union(*joined)]
+    return [_company(task, owners, [task.optimizers[n] for n in sorted(group)]) for group in groups]
+
+
+def company_of(companies: Sequence[Company], optimizer: Optimizer) -> Company:
+    """The company of an optimizer."""
+    return next(each for each in companies if any(o is optimizer for o in each.optimizers))
+
+
+def _company(task: Task, owners: Sequence[Optimizer], optimizers: Sequence[Optimizer]) -> Company:
+    of = [s for s, owner in zip(task.schedulers, owners, strict=True) if any(owner is o for o in optimizers)]
+    return Company(optimizers, of, task.model)
+
+
+def _owner(task: Task, scheduler: LRScheduler) -> Optimizer:
+    """The task's optimizer that a scheduler belongs to, also by an optimizer that it holds; of those that belong to
+    none, the first, which refuses them."""
+    stepped = getattr(scheduler, "optimizer", None)
+    own = [o for o in task.optimizers if o is stepped]
+    held = [o for o in task.optimizers if any(each is stepped for each in optimizers_held(o))]
+    return next(iter([*own, *held, task.optimizers[0]]))

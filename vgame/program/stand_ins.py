@@ -1,0 +1,141 @@
+"""Values that stand in the copies of optimizers and schedulers for modules and tensors of the model, which a program's
+optimizer cannot read.
+
+In: optimizers, schedulers, the model. Out: by `id` of an original, a value that raises ProgramError when it is used.
+"""
+
+from __future__ import annotations
+
+import traceback
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_leaves
+
+from vgame.errors import ProgramError
+from vgame.program.functions_held import parts, place_of, tensors_of
+from vgame.program.hidden_state import own_line
+
+Optimizer = torch.optim.Optimizer
+WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+T = torch.Tensor
+#: Functions of a tensor that read no values and change nothing.
+HARMLESS = {
+    *(getattr(T, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf")),
+    *(getattr(T, name) for name in ("dim", "size", "numel", "__hash__", "__len__", "is_floating_point")),
+}
+
+
+def held_by(owner: Any, *without: Any) -> Iterator[tuple[str, Any]]:
+    """(path, value) of what an optimizer, a scheduler or a parameter holds, keys of dictionaries included, also by its
+    class and the functions of this."""
+    name, seen = type(owner).__name__, {id(owner), *map(id, without)}
+    own = [vars(kind) for kind in type(owner).__mro__ if kind.__module__.split(".")[0] not in ("torch", "builtins")]
+    todo = [(f"{name}.{key}", value) for key, value in vars(owner).items()]
+    todo += [
+        (f"{name}.{key}", value)
+        for each in own
+        for key, value in each.items()
+        if isinstance(value, FunctionType) or not key.startswith("__")
+    ]
+    while todo:
+        path, value = todo.pop()
+        yield path, value
+        if id(value) in seen or isinstance(value, torch.Tensor | nn.Module):
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict):
+            todo += [(path, key) for key in value]
+        if isinstance(value, Optimizer | LRScheduler):
+            todo += [(f"{path}.{key}", part) for key, part in vars(value).items()]
+        elif isinstance(value, weakref.ref):
+            todo.append((path, value()))
+        elif isinstance(value, WEAK):
+            todo += [(path, weakref.ref(part)) for part in value if isinstance(part, torch.Tensor)]
+        else:
+            todo += parts(path, value)
+
+
+def optimizers_held(owner: Any) -> list[Optimizer]:
+    """The optimizers that an optimizer holds, such as those that it wraps."""
+    found = {id(v): v for _, v in held_by(owner) if isinstance(v, Optimizer) and v is not owner}
+    return list(found.values())
+
+
+def stand_ins(owners: Iterable[Any], own: Sequence[nn.Parameter], model: nn.Module | None) -> dict[int, Any]:
+    """By `id`, what stands in the copies for each module that is held, and for each tensor of the model but the
+    optimizers' `own` parameters. ProgramError if something held could tell the copies of parameters from the
+    originals."""
+    numbers = {number for p in own for number in (id(p), p.data_ptr()) if number}
+    texts, mine = {str(number) for number in numbers}, {id(p) for p in own}
+    tensors = tensors_of(model)
+    rest = [(name, tensor) for name, tensor in tensors.values() if id(tensor) not in mine]
+    found: dict[int, Any] = {id(tensor): _tensor("an optimizer or a scheduler", name, tensor) for name, tensor in rest}
+    for owner in (*owners, *own):
+        for path, value in held_by(owner):
+            if isinstance(value, nn.Module):
+                found[id(value)] = _Module(path, type(value).__name__)
+            if isinstance(value, T) and id(value) not in mine and place_of(value) in tensors:
+                found[id(value)] = _tensor(path, tensors[place_of(value)][0], value)
+            known = (isinstance(value, int) and value in numbers) or (isinstance(value, str) and value in texts)
+            if known or (isinstance(value, weakref.ref) and id(value()) in mine):
+                raise ProgramError(
+                    f"{path} identifies a parameter by its {'id or address' if known else 'weak reference'}, which "
+                    "differs in the copy that is captured; hold the parameter itself, or put it in a group of its own"
+                )
+    return found
+
+
+class _Tensor(T):
+    """A tensor of the model that an optimizer or a scheduler holds beside its own parameters, and may not use."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in HARMLESS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        path, name = next(vars(leaf)["_held"] for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
+        raise ProgramError(
+            f"{path} holds or is the model's {name}, which is used{own_line(traceback.extract_stack())}, but an "
+            "optimizer's step and schedulers in a program have only its own parameters, gradients and state; let the "
+            "forward pass change buffers, and give a parameter to the optimizer that uses it"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Tensor:
+        return self
+
+
+def _tensor(path: str, name: str, like: T) -> _Tensor:
+    made = torch.empty_like(like, device="meta", requires_grad=False).as_subclass(_Tensor)
+    vars(made)["_held"] = (path, name)
+    return made
+
+
+class _Module:
+    """A module that an optimizer or a scheduler holds, and may not read."""
+
+    def __init__(self, path: str, kind: str) -> None:
+        vars(self).update(_path=path, _kind=kind)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        raise ProgramError(
+            f"{self._path} is a module ({self._kind}) of which {name} is read{own_line(traceback.extract_stack())}, "
+            "but a program's optimizer has only parameters, gradients and its own state; give the optimizer or "
+            "scheduler what it needs of the module: parameters, names, numbers"
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        getattr(self, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Module:
+        return self
