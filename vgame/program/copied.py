@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
@@ -29,8 +30,10 @@ from vgame.program.hidden_state import has_plain_step, line_of
 from vgame.program.recorder import without_data
 from vgame.program.slots import Slots, tensors_in
 from vgame.program.stand_ins import held_by, stand_ins
+from vgame.system.installed import is_of_user
 
 Optimizer = torch.optim.Optimizer
+COPYING = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
 FIXED = (tuple, frozenset, range, partial, torch.device)  # objects that do not change; their parts may
 
 
@@ -80,7 +83,25 @@ def _copies(
         _copy_attributes(own, memo)
         for optimizer, copy in zip(optimizers, made, strict=True):
             vars(copy).update(_attributes(optimizer, memo))
-        return made, [_follower(s, memo) for s in schedulers], memo
+        followers = [_follower(s, memo) for s in schedulers]
+    _refuse_own_copying(memo.get(id(memo), ()), type(optimizers[0]).__name__)
+    return made, followers, memo
+
+
+def _refuse_own_copying(originals: Iterable[Any], name: str) -> None:
+    """Raise ProgramError if the class of a copied object decides what its copy has: that may be another object."""
+    for kind in {type(each) for each in originals if not isinstance(each, Optimizer | LRScheduler)}:
+        methods = [(key, vars(each).get(key)) for each in kind.__mro__ for key in COPYING]
+        own = [key for key, method in methods if isinstance(method, FunctionType) and _is_users(method)]
+        if own:
+            raise ProgramError(
+                f"the optimizer {name} or its schedulers hold an object of {kind.__name__}, whose {own[0]} decides "
+                "what a copy of it has, but a capture plays the steps on copies; remove the method, or keep numbers"
+            )
+
+
+def _is_users(function: FunctionType) -> bool:
+    return is_of_user(function.__code__.co_filename)
 
 
 def deep_copy(optimizer: Optimizer, memo: dict[Any, Any]) -> Optimizer:

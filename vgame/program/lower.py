@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from vgame.arithmetic.functions import Function
-from vgame.commit.mapped import flat_of, look_through, source_of
-from vgame.errors import DataError, ProgramError
+from vgame.commit.mapped import flat_of
+from vgame.errors import ProgramError
 from vgame.program.batches import POSITION, refuse_carried, rows_of
 from vgame.program.capture import capture
 from vgame.program.captured import Captured
@@ -39,6 +39,7 @@ from vgame.program.recorder import Key
 from vgame.program.renumber import moved, reachable, renumber
 from vgame.program.schedule import Schedule, double, to_binary32
 from vgame.program.slots import Slots
+from vgame.program.starting_values import look_at_files, refuse_values
 from vgame.program.usual import mark_usual
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
@@ -95,38 +96,12 @@ def lower_captured(
     """Lower a task from captured graphs."""
     look_at_files(task.data, listener)
     listener.stage("checks the data, lowers the captured graph")
-    _refuse_values(task)
+    refuse_values(task)
     for each in captured:
         check_indices(each, task)
         refuse_carried(each, task)
         mark_usual(each, task)
     return _Lowering(task, captured, schedule, steps, listener).run()
-
-
-def look_at_files(data: Mapping[str, torch.Tensor], listener: NullProgress) -> None:
-    """Read each data file once: hash it, and refuse NaN."""
-    for name, tensor in data.items():
-        if (source := source_of(tensor)) is None:
-            continue
-        found = look_through(source, lambda done, count, name=name: listener.progress(f"hashing {name}", done, count))
-        if found.nan:
-            row = found.first // max(tensor[:1].numel(), 1)
-            raise DataError(f"the data {name} holds {found.nan} NaN, the first in row {row}; clean it before training")
-
-
-def _refuse_values(task: Task) -> None:
-    """Refuse NaN anywhere, and infinity in a parameter."""
-    for name, tensor in task.data.items():
-        if source_of(tensor) is None and tensor.is_floating_point() and bool((wrong := tensor.isnan()).any()):
-            row = int(wrong.reshape(len(tensor), -1).any(1).int().argmax())
-            raise DataError(
-                f"the data {task.place(name)} holds {int(wrong.sum())} NaN, the first in row {row}; clean it before "
-                "training"
-            )
-    for name, tensor in (*task.model.named_parameters(), *task.model.named_buffers()):
-        finite = isinstance(tensor, torch.nn.Parameter)
-        if tensor.is_floating_point() and not bool((tensor.isfinite() if finite else ~tensor.isnan()).all()):
-            raise ProgramError(f"{name} is not finite at the start; initialise or load the model again")
 
 
 class _Lowering:
@@ -313,6 +288,7 @@ class _Lowering:
         names = {id(p): n for n, p in self.task.model.named_parameters()}
         steps: dict[int, OptimizerStep] = {}
         held = Slots(optimizer)
+        self.notes.played.add(self.task.optimizers.index(optimizer))
         for key, each in played.items():
             parameter = optimizer.param_groups[key[0]]["params"][key[1]]
             name = names[id(parameter)]

@@ -126,8 +126,9 @@ class _Stage:
     def step(self, step: int, rates: Sequence[float] | None) -> None:
         recorder = Recorder(self.name, self.slots)
         clear_gradients(self.optimizer, not any(self.asleep.values()), self.others.values())
-        for p in (p for each in self.rest for p in parameters(each)):
-            p.grad = torch.empty_like(p, requires_grad=False)  # another optimizer's: refused where it is used
+        for other, p in ((each, p) for each in self.rest for p in parameters(each)):
+            p.grad = torch.empty_like(p, requires_grad=False)
+            recorder.foreign |= {t.untyped_storage()._cdata: type(other).__name__ for t in (p, p.grad)}
         for key, p in (self.parameters | self.others).items():
             awake = key in self.parameters and not any(step in steps for steps in self.asleep[key])
             p.grad = torch.empty_like(p, requires_grad=False) if awake else None

@@ -107,6 +107,7 @@ class Recorder(TorchDispatchMode):
         self.known: dict[Any, set[str]] = {}  # slots before the step
         self.fills = 0
         self.caught = Caught()
+        self.foreign: dict[int, str] = {}  # memory of other optimizers' tensors -> what it is
 
     def begin(self, key: Any, p: torch.Tensor, slots: dict[str, torch.Tensor], known: set[str]) -> None:
         self.operations[key], self.numbers[key], self.known[key] = [], [], known
@@ -277,10 +278,14 @@ class Recorder(TorchDispatchMode):
 
     def _label(self, tensor: torch.Tensor) -> tuple[Any, Label]:
         if (found := self.labels.get(_memory(tensor))) is None:
+            if (owner := self.foreign.get(tensor.untyped_storage()._cdata)) is not None:
+                raise ProgramError(
+                    f"the optimizer {self.name} computes with a parameter of shape {tuple(tensor.shape)} of {owner}, "
+                    "another optimizer of the task, or with its gradient; let each optimizer step its own parameters"
+                )
             raise ProgramError(
-                f"the optimizer {self.name} computes with a tensor of shape {tuple(tensor.shape)} that is neither one "
-                "of its parameters, nor their gradient, nor in its state; keep it in state[parameter], and leave the "
-                "parameters of another optimizer to that"
+                f"the optimizer {self.name} computes with a tensor of shape {tuple(tensor.shape)} that is neither a "
+                "parameter, a gradient nor in its state; keep it in state[parameter]"
             )
         return found
 

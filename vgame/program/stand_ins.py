@@ -75,13 +75,13 @@ def stand_ins(owners: Iterable[Any], own: Sequence[nn.Parameter], model: nn.Modu
     texts, mine = {str(number) for number in numbers}, {id(p) for p in own}
     tensors = tensors_of(model)
     rest = [(name, tensor) for name, tensor in tensors.values() if id(tensor) not in mine]
-    found: dict[int, Any] = {id(tensor): _tensor("an optimizer or a scheduler", name, tensor) for name, tensor in rest}
+    found: dict[int, Any] = {id(t): _tensor("an optimizer or a scheduler holds", name, t) for name, t in rest}
     for owner in (*owners, *own):
         for path, value in held_by(owner):
             if isinstance(value, nn.Module):
                 found[id(value)] = _Module(path, type(value).__name__)
             if isinstance(value, T) and id(value) not in mine and place_of(value) in tensors:
-                found[id(value)] = _tensor(path, tensors[place_of(value)][0], value)
+                found[id(value)] = _tensor(f"{path} is", tensors[place_of(value)][0], value)
             known = (isinstance(value, int) and value in numbers) or (isinstance(value, str) and value in texts)
             if known or (isinstance(value, weakref.ref) and id(value()) in mine):
                 raise ProgramError(
@@ -99,20 +99,20 @@ class _Tensor(T):
         if func in HARMLESS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        path, name = next(vars(leaf)["_held"] for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
+        holds, name = next(vars(leaf)["_held"] for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
         raise ProgramError(
-            f"{path} holds or is the model's {name}, which is used{own_line(traceback.extract_stack())}, but an "
-            "optimizer's step and schedulers in a program have only its own parameters, gradients and state; let the "
-            "forward pass change buffers, and give a parameter to the optimizer that uses it"
+            f"{holds} the model's {name}, which is used{own_line(traceback.extract_stack())}, but an optimizer and its "
+            "schedulers compute in a program only with its own parameters, gradients and state; let the forward pass "
+            "change buffers, and give a parameter to the optimizer that uses it"
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Tensor:
         return self
 
 
-def _tensor(path: str, name: str, like: T) -> _Tensor:
+def _tensor(holds: str, name: str, like: T) -> _Tensor:
     made = torch.empty_like(like, device="meta", requires_grad=False).as_subclass(_Tensor)
-    vars(made)["_held"] = (path, name)
+    vars(made)["_held"] = (holds, name)
     return made
 
 

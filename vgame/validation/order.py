@@ -13,7 +13,9 @@ import torch
 
 from vgame.arithmetic.reference.philox import shuffle_index
 from vgame.arithmetic.torch.philox import random_words
+from vgame.program.capture import owned
 from vgame.program.draws import CELL, alias_table
+from vgame.program.lowering.marks import Turn
 from vgame.tasks.task import Task
 from vgame.validation.compare import Differs
 
@@ -75,3 +77,11 @@ def check_weights(task: Task) -> Differs | None:
     far = float(apart.max())
     largest_share = task.population * 2.0**-30
     return Differs("batches", "weights", 1, far, float(shares.max())) if far > largest_share else None
+
+
+def trained_of(task: Task, turns: Iterable[Turn]) -> dict[int, str]:
+    """The names of the parameters with a gradient at the step of their optimizer, by `id`."""
+    ids, found = {name: id(p) for name, p in task.model.named_parameters()}, dict[int, str]()
+    for own, turn in zip(owned(task), turns, strict=True):
+        found |= {ids[name]: name for name, v in turn.clipped.items() if v is not None and ids[name] in own}
+    return found

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from vgame.errors import ValidationError
 from vgame.program.batches import POSITION
 from vgame.program.capture import owned
-from vgame.program.company import Company, companies_of, company_of
+from vgame.program.company import companies_of, company_of
 from vgame.program.lowering.builder import Value
 from vgame.program.lowering.marks import Turn
 from vgame.program.operators import Ref, RefClass
@@ -32,7 +32,7 @@ from vgame.validation.compare import Differs, Rungs, Tensors, compare, compare_u
 from vgame.validation.draws import Drawn
 from vgame.validation.evaluate import Evaluation
 from vgame.validation.held import Held
-from vgame.validation.order import check_weights, frozen_of, position_after, rows_of_step
+from vgame.validation.order import check_weights, frozen_of, position_after, rows_of_step, trained_of
 from vgame.validation.padding import warn_of_padding
 from vgame.validation.places import LONGEST, Noted, place_of, step_of
 from vgame.validation.report import Order, Report
@@ -69,6 +69,7 @@ class _Validation:
         self.casts: list[Callable[[], None]] = []  # pending comparisons of types
         names = [name for turn in self.marks.turns for name in turn.gradients]
         self.asleep = frozen_of(self.task, names)
+        self.companies, self.trained = companies_of(self.task), trained_of(self.task, self.marks.turns)
 
     def run(self) -> None:
         first = self.order.before + 1
@@ -241,18 +242,6 @@ class _Validation:
             if only and id(parameter) in own:
                 yield f"gradient.{name}"
 
-    @cached_property
-    def companies(self) -> list[Company]:
-        return companies_of(self.task)
-
-    @cached_property
-    def trained(self) -> dict[int, str]:
-        """The names of the parameters that the optimizer of their turn gets with a gradient, by `id`."""
-        ids, found = {name: id(p) for name, p in self.task.model.named_parameters()}, dict[int, str]()
-        for own, turn in zip(owned(self.task), self.marks.turns, strict=True):
-            found |= {ids[name]: name for name, v in turn.clipped.items() if v is not None and ids[name] in own}
-        return found
-
     def _optimizers(self, number: int) -> Sequence[torch.optim.Optimizer]:
         return self.task.optimizers if len(self.marks.turns) == 1 else [self.task.optimizers[number]]
 
@@ -303,9 +292,10 @@ class _Validation:
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
             mine = [name for i, name in self.trained.items() if i in held and name in gradients]
             company = company_of(self.companies, optimizer)
-            at = user.run_user(
-                partial(user.AtStep, company, optimizer, self.trained, self.asleep, self._rates, step, self.budget)
-            )
+            by_rule = self.task.optimizers.index(optimizer) not in self.marks.played
+            at = user.run_user(partial(
+                user.AtStep, company, optimizer, by_rule, self.trained, self.asleep, self._rates, step, self.budget
+            ))  # fmt: skip
             for chunk in user.chunks(mine, self.shapes):
                 self._update(at, chunk, gradients, step, state, flats)
 

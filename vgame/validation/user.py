@@ -194,14 +194,16 @@ class AtStep:
         self,
         company: Company,
         optimizer: torch.optim.Optimizer,
+        by_rule: bool,
         trained: Mapping[int, str],
         asleep: Mapping[str, Sequence[range]],
         rates: Callable[[torch.optim.Optimizer], Groups | None],
         step: int,
         budget: Budget,
     ) -> None:
-        """`trained`: names of the parameters of the company with a gradient, by `id`."""
-        self.optimizer, self.step = optimizer, step
+        """`by_rule`: the program has the exact formulas, of which single numbers are not rounded. `trained`: names of
+        the parameters with a gradient, by `id`."""
+        self.optimizer, self.by_rule, self.step = optimizer, by_rule, step
         copies, followers = company.copied()
         pairs = [*zip(company.optimizers, copies, strict=True)]
         both = [pair for o, c in pairs for pair in zip(parameters(o), parameters(c), strict=True)]
@@ -304,7 +306,7 @@ class AtStep:
                     memo[id(tensor)] = self._slot(shadows, own, slot, tensor)
         filled = {id(tensor) for tensor in memo.values()}
         optimizer = deep_copy(self.copied, memo)
-        for tensor in memo.values():
+        for tensor in memo.values() if not self.by_rule else ():
             if isinstance(tensor, T) and not tensor.is_meta and id(tensor) not in filled:
                 shadows.count(tensor)
         for name, p in mine.items() if self.quick and self.step > 1 else ():

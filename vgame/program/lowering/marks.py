@@ -62,7 +62,8 @@ def renumbered_value(value: Value | None, places: Mapping[int, int]) -> Value | 
 class Marks:
     """`rows`: the samples of a step, and the Philox operators that draw them; `constants`: by number, before rounding;
     `scalars`: for each column the number at a step, before rounding; `forms`: the first steps of the forms of the
-    optimizers; `fills`: initial values of slots made by a step, before rounding."""
+    optimizers; `fills`: initial values of slots made by a step, before rounding; `played`: the optimizers, by number,
+    whose own steps are in the program, in place of a rule."""
 
     turns: tuple[Turn, ...] = ()
     rows: Value | None = None
@@ -71,6 +72,7 @@ class Marks:
     scalars: tuple[Callable[[int], float], ...] = ()
     forms: tuple[int, ...] = ()
     fills: Mapping[str, float] = field(default_factory=dict)
+    played: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -85,6 +87,7 @@ class Notes:
     scalars: list[Callable[[int], float]] = field(default_factory=list)
     forms: set[int] = field(default_factory=lambda: {1})
     fills: dict[str, float] = field(default_factory=dict)
+    played: set[int] = field(default_factory=set)
 
     def turn(self, before: Values, loss: Value, gradients: Values, clipped: Values, after: Values) -> None:
         self.turns.append(Turn(before, loss, gradients, clipped, after, tuple(self.draws)))
@@ -93,4 +96,5 @@ class Notes:
     def marks(self, places: Mapping[int, int]) -> Marks:
         turns = tuple(turn.renumbered(places) for turn in self.turns)
         rows, drawn = renumbered_value(self.rows, places), tuple(map(places.get, self.row_draws))
-        return Marks(turns, rows, drawn, self.constants, tuple(self.scalars), tuple(sorted(self.forms)), self.fills)
+        forms, played = tuple(sorted(self.forms)), frozenset(self.played)
+        return Marks(turns, rows, drawn, self.constants, tuple(self.scalars), forms, self.fills, played)
