@@ -15,6 +15,8 @@ from vgame.program.lower import Lowered, lower_task
 from vgame.program.schedule import Schedule
 from vgame.program.validate import validate
 from vgame.tasks.task import Task
+from vgame.validation.report import Order
+from vgame.validation.steps import validate as compare_with_task
 
 SEED, STEPS, BATCH = 11, 20, 16
 
@@ -40,6 +42,19 @@ def data() -> dict[str, torch.Tensor]:
 
 def loss(model: nn.Module, batch) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def validated(
+    make: Callable, schedulers: Callable = lambda o: (), build: Callable[[], nn.Module] = network, steps: int = STEPS
+) -> None:
+    """`compare`, and vgame's own comparison of the program with the task."""
+    compare(make, schedulers, build)
+    model = build()
+    optimizer = make(model.parameters())
+    task = Task(model, loss, optimizer, data(), BATCH, schedulers=schedulers(optimizer))
+    program = lower_task(task, None, steps)
+    report = compare_with_task(Order(task, program, program.state, None, SEED, steps), 200.0)
+    assert not report.unchecked
 
 
 def lowered(

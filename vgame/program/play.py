@@ -66,10 +66,13 @@ def play(
         pairs = zip(company.optimizers, copies, trained, strict=True)
         stages = [_Stage(original, copy, ids, copies, asleep) for original, copy, ids in pairs]
         for step in range(1, steps + 1):
-            for number, stage in enumerate(stages):
-                stage.step(step, rates[number](step) if rates else None)
-            for number, stage in enumerate(stages if rates else ()):
-                stage.refuse_other_rates(step, rates[number](step))
+            given = [(stage, rate(step)) for stage, rate in zip(stages, rates or (), strict=bool(rates))]
+            for stage, rate in given:
+                stage.set_rates(rate)
+            for stage in stages:
+                stage.step(step)
+            for stage, rate in given:
+                stage.refuse_other_rates(step, rate)
             follow(followers, copies)
             if step % EVERY == 0:
                 listener.progress("plays the optimizer", step, steps)
@@ -123,7 +126,11 @@ class _Stage:
                     self.asleep[key] = asleep.get(id(p), ())
                     self.played[key] = alike.setdefault((number, shape, tuple(self.asleep[key])), Played(shape))
 
-    def step(self, step: int, rates: Sequence[float] | None) -> None:
+    def set_rates(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    def step(self, step: int) -> None:
         recorder = Recorder(self.name, self.slots)
         clear_gradients(self.optimizer, not any(self.asleep.values()), self.others.values())
         for other, p in ((each, p) for each in self.rest for p in parameters(each)):
@@ -134,8 +141,6 @@ class _Stage:
             p.grad = torch.empty_like(p, requires_grad=False) if awake else None
             slots = self._slots(p)
             recorder.begin(key, p, slots, {*slots, *(self.played[key].slots if key in self.played else ())})
-        for group, rate in zip(self.optimizer.param_groups, rates or (), strict=bool(rates)):
-            group["lr"] = rate
         with _described(self.name), without_values(), self._own_changes(step), recorder:
             type(self.optimizer).step(self.optimizer)
         recorder.caught.refuse()
@@ -155,7 +160,9 @@ class _Stage:
                 "freeze with Task(frozen=...)"
             )
         if not tensors_kept(self.rest) <= kept:
-            raise ProgramError(f"the optimizer {self.name} puts tensors into another optimizer's state; keep its own")
+            raise ProgramError(
+                f"the optimizer {self.name} puts tensors into another optimizer's state; keep them in its own"
+            )
 
     def refuse_other_rates(self, step: int, rates: Sequence[float]) -> None:
         """Raise ProgramError if a step has changed the rates of the job's schedule."""

@@ -27,9 +27,10 @@ class Slots:
         found: dict[str, torch.Tensor] = {}
         for name, tensor in (pair for state in self.states(p) for pair in tensors_in("", state)):
             if found.setdefault(name, tensor) is not tensor:
+                also = ", one of them in the state of an optimizer that it holds" if len(self.owners) > 1 else ""
                 raise ProgramError(
-                    f"the optimizer {self.name} and an optimizer that it holds both keep {name!r} for a parameter; "
-                    "use another key, or one state for both"
+                    f"the optimizer {self.name} keeps two tensors for a parameter as {name!r}{also}, but the state of "
+                    "a program names each; rename one"
                 )
         return found
 
