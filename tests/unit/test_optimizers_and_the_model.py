@@ -128,10 +128,31 @@ def test_weights_that_are_not_its_own_may_not_be_decayed() -> None:
 
 def test_a_tensor_of_the_model_may_be_held_and_asked_for_its_shape() -> None:
     def shaped(self: Holds) -> float:
-        return 0.1 * (1 + self.held.dim() + len(self.held.shape) + self.held.numel() + self.held.requires_grad)
+        return 0.1 * (1 + self.held.dim() + len(self.held.shape) + self.held.numel())
 
     model = Tempered()
     lower(model, Holds(model.parameters(), model.t, shaped))
+
+
+def test_the_refusal_may_not_be_caught() -> None:
+    def tries(self: Holds) -> float:
+        try:
+            return self.held.item()
+        except Exception:
+            return 0.5
+
+    model = Tempered()
+    with pytest.raises(
+        ProgramError, match=r"caught at test_optimizers_and_the_model.py line \d+.*the model's t, which"
+    ):
+        lower(model, Holds(model.parameters(), model.t, tries))
+
+
+def test_an_array_in_the_memory_of_the_model_is_refused() -> None:
+    model = Tempered()
+    for held, name in ((model.t.numpy(), "t"), (model.layer.weight.detach().numpy()[1:], "layer.weight")):
+        with pytest.raises(ProgramError, match=rf"Holds\.held\[0\] is an array in the memory of the model's {name}, "):
+            lower(model, Holds(model.parameters(), [held]))
 
 
 def test_a_function_may_not_read_a_tensor_of_the_model() -> None:
@@ -171,9 +192,7 @@ def test_a_step_that_changes_what_is_trained_is_refused(use: Callable) -> None:
 def test_a_group_of_other_weights_is_refused() -> None:
     model = network()
     adds = lambda self: self.add_param_group({"params": self.held}) if self.steps == 5 else None  # noqa: E731
-    with pytest.raises(
-        ProgramError, match=r"Holds\.held\[0\] is the model's 0\.weight|changes the parameters of a group"
-    ):
+    with pytest.raises(ProgramError, match=r"Holds\.held\[0\] is the model's 0\.weight, which is used"):
         lower(model, Holds(model[2].parameters(), [*model[0].parameters()], adds))
 
 

@@ -77,6 +77,17 @@ class Scaled(optim.SGD):
                 p.sub_(p.grad, alpha=group["lr"] * self.scale * self.own / self.steps)
 
 
+class Counting(Ahead):
+    """Counts in its own state, as the inner optimizer does in its."""
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for p in all_of(self):
+            self.state[p].setdefault("step", torch.zeros(())).add_(1)
+            p.grad.mul_(1 / self.state[p]["step"].item())
+        super().step()
+
+
 def scaled(given: Iterable[nn.Parameter]) -> optim.Optimizer:
     inner = Scaled(given, lr=0.2)
     inner.scale, inner.own = 0.5, 0.9
@@ -110,6 +121,7 @@ CASES: list[tuple[str, Callable, Callable]] = [
     ("a scheduler within", lambda p: Ahead(optim.SGD(p, lr=0.1)), falling(lambda o: o.inner)),
     ("a scheduler within, and a state", lambda p: Ahead(optim.Adam(p, lr=0.02)), falling(lambda o: o.inner)),
     ("groups by a property", lambda p: AheadByProperty(optim.Adam(p, lr=0.01)), nothing),
+    ("counters of one name", lambda p: Counting(optim.Adam(p, lr=0.01)), nothing),
     ("several", Several, nothing),
     ("a scheduler of one of several", Several, falling(lambda o: o.parts[0])),
 ]

@@ -28,7 +28,7 @@ from vgame.errors import ProgramError
 from vgame.program.caught import Caught
 from vgame.program.hidden_state import has_plain_step, line_of
 from vgame.program.recorder import without_data
-from vgame.program.slots import Slots, tensors_in
+from vgame.program.slots import Slots, is_counter, tensors_in
 from vgame.program.stand_ins import held_by, stand_ins
 from vgame.system.installed import is_of_user
 
@@ -78,7 +78,7 @@ def _copies(
     memo |= {id(optimizer): copy for optimizer, copy in zip(optimizers, made, strict=True)}
     memo |= {id(p): like(p, torch.empty_like(p, device="meta", requires_grad=False)) for p in own}
     for p, slots in _slots_of_all(optimizers, own):
-        memo |= {id(value): _empty(name, value, p) for name, value in slots.items()}
+        memo = {id(value): _empty(name, value, p) for name, value in slots.items()} | memo
     with _whole_copies():
         _copy_attributes(own, memo)
         for optimizer, copy in zip(optimizers, made, strict=True):
@@ -90,8 +90,9 @@ def _copies(
 
 def _refuse_own_copying(originals: Iterable[Any], name: str) -> None:
     """Raise ProgramError if the class of a copied object decides what its copy has: that may be another object."""
-    for kind in {type(each) for each in originals if not isinstance(each, Optimizer | LRScheduler)}:
-        methods = [(key, vars(each).get(key)) for each in kind.__mro__ for key in COPYING]
+    for kind in {type(each) for each in originals}:
+        keys = COPYING[:1] if issubclass(kind, Optimizer | LRScheduler) else COPYING  # these are copied as a whole
+        methods = [(key, vars(each).get(key)) for each in kind.__mro__ for key in keys]
         own = [key for key, method in methods if isinstance(method, FunctionType) and _is_users(method)]
         if own:
             raise ProgramError(
@@ -108,7 +109,7 @@ def deep_copy(optimizer: Optimizer, memo: dict[Any, Any]) -> Optimizer:
     """A copy of an optimizer with all attributes of it and of its parameters, whose copies are in the memo."""
     with _whole_copies():
         _copy_attributes(parameters(optimizer), memo)
-        return deepcopy(optimizer, memo)
+        return _whole(optimizer, memo)
 
 
 def _slots_of_all(optimizers: Sequence[Optimizer], own: Sequence[nn.Parameter]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -121,16 +122,16 @@ def _slots_of_all(optimizers: Sequence[Optimizer], own: Sequence[nn.Parameter]) 
 def _whole_copies() -> Iterator[None]:
     """Context in which `deepcopy` copies all attributes of optimizers and schedulers: their `__getstate__` omits what a
     file does not keep, such as hooks."""
-
-    def copy(owner: Any, memo: dict[int, Any]) -> Any:
-        made = memo[id(owner)] = object.__new__(type(owner))
-        vars(made).update(_attributes(owner, memo))
-        return made
-
     with ExitStack() as stack:
         for kind in (Optimizer, LRScheduler):
-            stack.enter_context(patch.object(kind, "__deepcopy__", copy, create=True))
+            stack.enter_context(patch.object(kind, "__deepcopy__", _whole, create=True))
         yield
+
+
+def _whole(owner: Any, memo: dict[Any, Any]) -> Any:
+    made = memo[id(owner)] = object.__new__(type(owner))
+    vars(made).update(_attributes(owner, memo))
+    return made
 
 
 def _attributes(owner: Any, memo: dict[int, Any]) -> dict[str, Any]:
@@ -162,8 +163,7 @@ def _attribute(path: str, value: Any, memo: dict[int, Any]) -> Any:
 
 def _empty(key: str, value: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
     """A tensor of the state without its data; counters keep their value."""
-    counter = key == "step" or (value.dim() == 0 and p.dim() > 0)
-    return deepcopy(value) if counter else torch.empty_like(value, device="meta")
+    return deepcopy(value) if is_counter(key, value, p) else torch.empty_like(value, device="meta")
 
 
 def _follower(scheduler: LRScheduler, memo: dict[int, Any]) -> LRScheduler:

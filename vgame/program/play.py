@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from vgame.errors import ProgramError
+from vgame.program.caught import Caught
 from vgame.program.company import Company
 from vgame.program.copied import Watch, clear_gradients, fixed, follow, parameters, tensors_kept, untouched
 from vgame.program.functions_held import unchanged_outside
@@ -61,7 +62,7 @@ def play(
     """For each optimizer the records by (group, place in it) of its parameters whose `id` is in its `trained`. Its
     `rates` are set before each step; schedulers step after all optimizers, as in torch's own loop. `asleep`: by `id`
     the steps without a gradient."""
-    with unchanged_outside(company.owners, company.model):
+    with unchanged_outside(company.owners, company.model), Caught().refused():
         copies, followers = company.copied()
         pairs = zip(company.optimizers, copies, trained, strict=True)
         stages = [_Stage(original, copy, ids, copies, asleep) for original, copy, ids in pairs]

@@ -23,10 +23,11 @@ class Slots:
         self.owners = [optimizer, *optimizers_held(optimizer)]
 
     def of(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The slots of a parameter, by name. ProgramError if two have the same name."""
+        """The slots of a parameter, by name; of several counters of one name one. ProgramError if two slots have the
+        same name."""
         found: dict[str, torch.Tensor] = {}
         for name, tensor in (pair for state in self.states(p) for pair in tensors_in("", state)):
-            if found.setdefault(name, tensor) is not tensor:
+            if found.setdefault(name, tensor) is not tensor and not is_counter(name, tensor, p):
                 also = ", one of them in the state of an optimizer that it holds" if len(self.owners) > 1 else ""
                 raise ProgramError(
                     f"the optimizer {self.name} keeps two tensors for a parameter as {name!r}{also}, but the state of "
@@ -38,6 +39,11 @@ class Slots:
         """The dictionaries `state[p]` of the optimizer and of those that it holds."""
         states = {id(s): s for owner in self.owners if isinstance(s := owner.state.get(p), dict)}
         return list(states.values())
+
+
+def is_counter(name: str, tensor: torch.Tensor, p: torch.Tensor) -> bool:
+    """Whether a tensor in the state of a parameter is a number, whose values are followed."""
+    return name == "step" or (tensor.dim() == 0 and p.dim() > 0)
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
@@ -26,7 +27,7 @@ WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 T = torch.Tensor
 #: Functions of a tensor that read no values and change nothing.
 HARMLESS = {
-    *(getattr(T, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf")),
+    *(getattr(T, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim")),
     *(getattr(T, name) for name in ("dim", "size", "numel", "__hash__", "__len__", "is_floating_point")),
 }
 
@@ -78,6 +79,8 @@ def stand_ins(owners: Iterable[Any], own: Sequence[nn.Parameter], model: nn.Modu
     found: dict[int, Any] = {id(t): _tensor("an optimizer or a scheduler holds", name, t) for name, t in rest}
     for owner in (*owners, *own):
         for path, value in held_by(owner):
+            if isinstance(value, np.ndarray):
+                _refuse_memory(path, value, model)
             if isinstance(value, nn.Module):
                 found[id(value)] = _Module(path, type(value).__name__)
             if isinstance(value, T) and id(value) not in mine and place_of(value) in tensors:
@@ -89,6 +92,18 @@ def stand_ins(owners: Iterable[Any], own: Sequence[nn.Parameter], model: nn.Modu
                     "differs in the copy that is captured; hold the parameter itself, or put it in a group of its own"
                 )
     return found
+
+
+def _refuse_memory(path: str, array: np.ndarray, model: nn.Module | None) -> None:
+    """Raise ProgramError if an array lies in the memory of a tensor of the model."""
+    place = array.__array_interface__["data"][0]
+    for name, tensor in tensors_of(model).values():
+        start = tensor.untyped_storage().data_ptr()
+        if start <= place < start + tensor.untyped_storage().nbytes():
+            raise ProgramError(
+                f"{path} is an array in the memory of the model's {name}, but an optimizer and its schedulers compute "
+                "in a program with tensors; let the step read the parameter itself"
+            )
 
 
 class _Tensor(T):
@@ -112,7 +127,7 @@ class _Tensor(T):
 
 def _tensor(holds: str, name: str, like: T) -> _Tensor:
     made = torch.empty_like(like, device="meta", requires_grad=False).as_subclass(_Tensor)
-    vars(made)["_held"] = (holds, name)
+    vars(made).update(_held=(holds, name), _is_param=isinstance(like, nn.Parameter))
     return made
 
 
