@@ -46,7 +46,8 @@ def like(p: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
 def _copy_attributes(own: Iterable[nn.Parameter], memo: dict[int, Any]) -> None:
     """Give the copies of parameters, which are in the memo, their attributes."""
     for p in own:
-        vars(memo[id(p)]).update(deepcopy(vars(p), memo))
+        copies = {key: _attribute(f"the attribute {key} of a parameter", v, memo) for key, v in vars(p).items()}
+        vars(memo[id(p)]).update(copies)
 
 
 def parameters(optimizer: Optimizer) -> Iterator[nn.Parameter]:
