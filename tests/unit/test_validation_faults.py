@@ -182,7 +182,7 @@ def _later(rate: Any, beta: Any, step: int) -> Any:
     return CORRECTED(rate, beta, step + 1)
 
 
-CORRECTED, RATE, SAMPLES = optimizers._corrected, lower.plan_of, batches.rows_of
+CORRECTED, RATE, SAMPLES = optimizers._corrected, lower.Plans.of, batches.rows_of
 WORDS_OF, INITIAL, SCALAR = lower.as_words, optimizer_step.OptimizerStep.initial, lower._Lowering._scalar
 AVERAGE, LOAD = lower._Lowering._average, lower._Lowering._load_batches
 
@@ -233,7 +233,7 @@ def _stairs() -> Task:
 def _later_by_one(first: int) -> Any:
     """The rates of the steps from `first` on are those of the step before."""
     rates = lambda plan: [lambda t, r=r: r(t - 1 if t >= first else t) for r in plan.rates]  # noqa: E731
-    return patch.object(lower, "plan_of", lambda *a: replace(plan := RATE(*a), rates=rates(plan)))
+    return patch.object(lower.Plans, "of", lambda *a: replace(plan := RATE(*a), rates=rates(plan)))
 
 
 def _averaged(self: Any, name: str, column: Any, exact: Any = None) -> Value:
@@ -292,7 +292,7 @@ STEPS: Mapping[str, tuple[Callable[[], Task], Any]] = {
     ),
     "rates of the step before": (
         _decaying,
-        patch.object(lower, "plan_of", lambda *a: _before(RATE(*a))),
+        patch.object(lower.Plans, "of", lambda *a: _before(RATE(*a))),
     ),
     "clipping without 1e-6": (line(clip=0.01), patch.object(lower._Lowering, "_clipped", _without_epsilon)),
     "clipping on one side": (line(clip_value=0.01), patch.object(lower, "clamp", _one_sided)),
