@@ -115,7 +115,7 @@ def _capture(task: Task, number: int, own: set[int], alone: bool = False) -> Cap
     except Exception as error:
         if isinstance(error, undecided()):
             raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
-        raise _fails(error, list(batch)) from None
+        raise wrapper.printed.checks.failed(error) or _fails(error, list(batch)) from None
     refuse_unknown_shapes(graph, wrapper.decided)
     wrapper.printed.warn()
     captured = Captured(

@@ -13,13 +13,14 @@ import dis
 import inspect
 import io
 import threading
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
 from vgame.program.hidden_state import PACKAGE, PASSES, is_library_file
-from vgame.program.statements import Place, around, begin_of, end_of, names_of, nodes_of, object_at, place_in
+from vgame.program.statements import SCOPES, Place, around, begin_of, end_of, names_of, nodes_of, object_at, place_in
 from vgame.system.installed import is_of_python
 
 Kinds = tuple[type[BaseException], ...]
@@ -35,19 +36,27 @@ OPEN = (open, threading.Lock, threading.RLock)
 OPENED = (io.IOBase, type(threading.Lock()), type(threading.RLock()))
 
 
-def catching(frame: FrameType | None, kinds: Kinds = ANY) -> str:
-    """The line of the code around a place of the loss which could catch an error of these very classes and go on."""
+def catching(frame: FrameType | None, kinds: Kinds = ANY, place: Place | None = None) -> str:
+    """The line of the code around a place of the loss which could catch an error of these very classes and go on. The
+    place in the frame is by default what it runs."""
     while frame is not None and not (file := (code := frame.f_code).co_filename).startswith(OUTSIDE):
         line, known = f"{Path(file).name} line {frame.f_lineno}", nodes_of(file)
         if code.co_name == "__del__" or (code.co_exceptiontable and (is_of_python(file) or not known)):
             return line
-        blocks = [] if is_library_file(file) else around(frame, BLOCKS)
-        place = place_in(frame)[0]
+        at = place or place_in(frame)[0]
+        blocks = [] if is_library_file(file) else _blocks(frame, at)
         for block in reversed(blocks):
-            if not (kinds := _leaving(block, place, kinds, names_of(frame))):
+            if not (kinds := _leaving(block, at, kinds, names_of(frame))):
                 return f"{Path(file).name} line {block.lineno}"
-        frame = frame.f_back
+        frame, place = frame.f_back, None
     return ""
+
+
+def _blocks(frame: FrameType, place: Place) -> list[Any]:
+    """The blocks around a place in the function that runs; not those around the function, which only define it."""
+    blocks, scopes = around(frame, BLOCKS, place), around(frame, SCOPES, place)
+    own = bool(scopes) and getattr(scopes[-1], "name", "<lambda>") == frame.f_code.co_name
+    return [b for b in blocks if not own or begin_of(b) >= begin_of(scopes[-1])]
 
 
 def _leaving(block: Any, place: Place, kinds: Kinds, names: dict[str, Any]) -> Kinds:
@@ -86,19 +95,20 @@ def _raises_again(handler: ast.ExceptHandler, names: dict[str, Any]) -> bool:
     last = handler.body[-1]
     if not isinstance(last, ast.Raise) or _has(handler.body, LEAVES):
         return False
-    return _is_same(last.exc, handler) or is_raised(last, names)
+    return _is_same(last.exc, handler) or raised_kind(last, names) is not None
 
 
 def _is_same(raised: ast.expr | None, handler: ast.ExceptHandler) -> bool:
     return raised is None or (isinstance(raised, ast.Name) and raised.id == handler.name)
 
 
-def is_raised(statement: ast.Raise, names: dict[str, Any]) -> bool:
-    """Whether a statement raises an error of a known class that Python itself does not catch."""
+def raised_kind(statement: ast.Raise, names: dict[str, Any]) -> type[BaseException] | None:
+    """The class of the error that a statement raises; None if it is unknown, or one that Python itself catches."""
     raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
     found = None if raised is None else object_at(raised, names)
     kind = type(found) if isinstance(found, BaseException) else found
-    return isinstance(kind, type) and issubclass(kind, BaseException) and not issubclass(kind, SWALLOWED)
+    known = isinstance(kind, type) and issubclass(kind, BaseException) and not issubclass(kind, SWALLOWED)
+    return kind if known else None
 
 
 def _has(statements: list[ast.stmt], kinds: Any) -> bool:
@@ -118,17 +128,25 @@ def _lets_through(context: ast.expr, kinds: Kinds, names: dict[str, Any]) -> boo
         return found.__code__.co_filename == contextlib.__file__ and _yields_alone(found, kinds)
     if called and kind is not found:
         return False
-    return issubclass(kind, OPENED) or _returns_nothing(inspect.getattr_static(kind, "__exit__", None))
+    if issubclass(kind, warnings.catch_warnings):  # which may record a warning
+        return not any(issubclass(each, Warning) for each in kinds)
+    leaves = inspect.getattr_static(kind, "__exit__", None)
+    of_python = any(leaves is inspect.getattr_static(opened, "__exit__") for opened in OPENED)
+    return of_python or _returns_nothing(leaves)
 
 
 def _yields_alone(function: Any, kinds: Kinds) -> bool:
     """Whether an error at the `yield` of a function of contextlib.contextmanager leaves it unchanged."""
     generator = function.__wrapped__
+    if not inspect.isgeneratorfunction(generator):  # it returns the generator of another function
+        return False
     file, line = generator.__code__.co_filename, generator.__code__.co_firstlineno
     found = [n for n in nodes_of(file) if isinstance(n, ast.FunctionDef)]
     found = [n for n in found if line == min(each.lineno for each in (n, *n.decorator_list))]
     names = {**vars(builtins), **generator.__globals__}
     blocks = [n for each in found for n in ast.walk(each) if isinstance(n, BLOCKS)]
+    if any(isinstance(n, ast.YieldFrom) for each in found for n in ast.walk(each)):  # as above
+        return False
     yields = [(b, begin_of(y)) for b in blocks for y in ast.walk(b) if isinstance(y, GENERATES)]
     return len(found) == 1 and all(_leaving(block, place, kinds, names) == kinds for block, place in yields)
 

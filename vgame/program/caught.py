@@ -29,6 +29,7 @@ from vgame.program.catching import catching
 from vgame.program.constants import ancestors, is_random, written_by
 from vgame.program.hidden_state import is_library_file
 from vgame.program.origins import origin
+from vgame.system.installed import is_of_python
 
 T, F = torch.Tensor, torch.nn.functional
 MOST = 2**20  # elements of the tensors for which a failing call is made again
@@ -98,7 +99,10 @@ class Caught:
         """ProgramError if the user's code has caught an error: its traceback begins in the function that catches it."""
         for error in self.errors:
             place = error.__traceback__
-            if place is None or is_library_file(file := place.tb_frame.f_code.co_filename):
+            if place is None:
+                continue
+            file = place.tb_frame.f_code.co_filename
+            if is_library_file(file) and not is_of_python(file):  # torch itself catches its errors of unknown values
                 continue
             line = f"{Path(file).name} line {place.tb_lineno}"
             why = f"{error}" if isinstance(error, VgameError) else "the values of its tensors are unknown there"

@@ -19,9 +19,10 @@ import torch.fx.traceback as fx_traceback
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from vgame.errors import ProgramError
+from vgame.program.asked import asks_class
 from vgame.program.caught import Caught, refuse_tried, torchs_error
 from vgame.program.composed import (
     CLAMPS,
@@ -41,7 +42,7 @@ from vgame.program.hidden_state import PASSES, TORCHS, is_library_file, line_abo
 from vgame.program.later_step import refuse_shown
 from vgame.program.origins import at_line
 from vgame.program.printed import Printed
-from vgame.program.refusals import refuse_torchvisions_chance
+from vgame.program.refusals import decides_by_values, refuse_torchvisions_chance
 from vgame.program.shown_types import shown_number
 
 
@@ -142,6 +143,10 @@ DECIDING = frozenset(
         T.masked_select,
     }
 )
+TRUTH = (
+    "a truth value that is read may be printed, or decide a check of finite numbers; keep the tensor: remove .item(), "
+    ".tolist() or bool()"
+)
 TEXTS = (T.__format__, T.__repr__)
 COPIES = (T.numpy, T.__array__, T.data_ptr, T.untyped_storage, T.__dlpack__)  # they fail for a traced tensor
 CONVERTING = (T.__float__, T.__int__)
@@ -167,11 +172,21 @@ class Opened(TorchFunctionMode):
                 found = self._call(function, args, given)
             except (RuntimeError, ValueError) as error:
                 raise torchs_error(error, function, (args, given)) from None
-            return tree_map(shown_number, found) if function in DECIDING else found
+            return self._born(found) if function in DECIDING else found
+
+    def _born(self, found: Any) -> Any:
+        """Numbers that are read, with the class of Python's; ProgramError for truth values that may decide."""
+        frame = sys._getframe(2)
+        truths = any(isinstance(leaf, torch.SymBool) for leaf in tree_leaves(found))
+        if truths and not asks_class(frame) and self.printed.is_read(frame):
+            raise decides_by_values(f"a truth value{line_above(frame)}", TRUTH)
+        return tree_map(shown_number, found)
 
     def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
         refuse_shown((args, kwargs))
         refuse_tried(function, args, kwargs)
+        if function is torch._assert and isinstance(args[0], T):
+            args = (bool(self._call(T.__bool__, args[:1], {})), *args[1:])
         if function is torch.nn.functional.one_hot:
             with _marked(ONE_HOT):
                 return function(*args, **kwargs)
@@ -199,6 +214,8 @@ class Opened(TorchFunctionMode):
                 return number
             refuse_torchvisions_chance()
             self.decided.append(f"{function.__name__}{here()}")
+        if function is T.numpy and (array := self.printed.checks.array(args[0], sys._getframe(1))) is not None:
+            return array
         if function in (torch.bincount, T.bincount):
             real = self.known.replaced((args, kwargs))
             if real is None:

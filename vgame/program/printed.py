@@ -8,8 +8,6 @@ or enter the program.
 
 from __future__ import annotations
 
-import ast
-import builtins
 import math
 import sys
 import traceback
@@ -25,29 +23,15 @@ import numpy as np
 import torch
 
 from vgame.errors import some_of
+from vgame.program.arithmetic import COMPARISONS, FAILING, compared, failing
 from vgame.program.finite import Checks
-from vgame.program.hidden_state import DEEP, PASSES, is_library_file, own_line
+from vgame.program.hidden_state import DEEP, PASSES, TORCHS, is_library_file, line_above, own_line
+from vgame.program.printing import prints, refuse_tried_numbers
 from vgame.program.refusals import decides_by_values
-from vgame.program.shown_types import numbers_shown
-from vgame.program.statements import (
-    SCOPES,
-    Place,
-    begin_of,
-    end_of,
-    holds,
-    is_output,
-    names_of,
-    nodes_of,
-    object_at,
-    place_in,
-)
-from vgame.system.installed import is_installed
+from vgame.program.shown_types import ARITHMETIC, numbers_shown
+from vgame.system.installed import VGAME, is_installed
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
-DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp | ast.Yield | ast.YieldFrom | ast.Await
-PLAIN = {"abs", "float", "format", "int", "repr", "round", "str"}
-CURVES = (math.exp, math.expm1, math.log, math.log1p, math.log2, math.log10, math.sqrt)
-READS_ALL = {"locals", "vars", "eval", "exec", "_getframe", "currentframe"}  # functions that read names by texts
 
 
 class Printed:
@@ -71,14 +55,20 @@ class Printed:
         """What stands for a number that the code of a frame only prints or checks, else None."""
         if not self._notes(frame):
             return self.checks.number(frame)
+        if integer:
+            refuse_tried_numbers("an integer of a number", (ValueError, OverflowError), frame)
         return 0 if integer else math.nan
+
+    def is_read(self, frame: FrameType) -> bool:
+        """Does the user's code read what torch has computed, in a statement that does not only print?"""
+        return not is_torchs(frame) and not self._notes(frame)
 
     def _notes(self, frame: FrameType | None) -> bool:
         """Does the user's statement that runs only print? Then its line is noted."""
         if (sys.stdout, sys.stderr) != self.streams:  # a loss that replaces them may read the text
             return False
         while frame is not None and (file := frame.f_code.co_filename) != PASSES:
-            if not is_library_file(file) and _prints(frame):
+            if not is_library_file(file) and prints(frame):
                 self.lines[f"{Path(file).name} line {frame.f_lineno}"] = None
                 return True
             inside = is_library_file(file) or is_installed(file)  # as rich, which the user's statement calls
@@ -90,16 +80,29 @@ class Printed:
         """Context in which such numbers can be printed."""
         with ExitStack() as stack:
             stack.enter_context(numbers_shown())
-            stack.enter_context(patch.object(torch.SymBool, "__bool__", _truth(self, torch.SymBool.__bool__)))
-            for kind in UNKNOWN:
-                stack.enter_context(patch.object(kind, "__format__", lambda _, spec: self.text(spec)))
-                for name in ("__float__", "__int__"):
-                    read = _read(self, getattr(kind, name, lambda number: float(number.__int__())), name == "__int__")
-                    stack.enter_context(patch.object(kind, name, read, create=True))
-                stack.enter_context(patch.object(kind, "__array__", _array(self), create=True))
-                for name in ("__str__", "__repr__"):
-                    stack.enter_context(patch.object(kind, name, _shown(self, getattr(kind, name))))
+            for kind, name, method in self._methods():
+                stack.enter_context(patch.object(kind, name, method, create=True))
             yield
+
+    def _methods(self) -> Iterator[tuple[type, str, Any]]:
+        """The methods of unknown numbers that Python's own numbers answer."""
+        yield torch.SymBool, "__bool__", _truth(self, torch.SymBool.__bool__)
+        yield torch.SymBool, "__eq__", _equals(torch.SymBool.__eq__)
+        yield torch.SymFloat, "hex", _hex(self)
+        yield torch.SymInt, "__index__", _index(self, torch.SymInt.__index__)
+        for kind in UNKNOWN:
+            yield kind, "__format__", lambda _, spec: self.text(spec)
+            for name in ("__float__", "__int__"):
+                original = getattr(kind, name, lambda number: float(number.__int__()))
+                yield kind, name, _read(self, original, name == "__int__")
+            yield kind, "__array__", _array(self)
+            for name in ("__str__", "__repr__"):
+                yield kind, name, _shown(self, getattr(kind, name))
+            for name in COMPARISONS:
+                yield kind, name, compared(self, getattr(kind, name))
+            for name in FAILING:
+                if hasattr(kind, name):
+                    yield kind, name, failing(name, getattr(kind, name))
 
     def warn(self) -> None:
         self.checks.warn()
@@ -111,24 +114,63 @@ class Printed:
             )
 
 
+def is_torchs(frame: FrameType | None) -> bool:
+    """Does torch itself, or vgame on its behalf, run here, apart from the methods of its numbers?"""
+    while frame is not None and frame.f_code.co_filename in ARITHMETIC:
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_filename.startswith((*TORCHS, *VGAME))
+
+
 def _read(printed: Printed, original: Callable[[Any], Any], integer: bool) -> Callable[[Any], Any]:
     """A conversion of an unknown number to one of Python, which only a statement that prints may make."""
 
     def read(self: Any) -> Any:
-        number = printed.number(sys._getframe(1), integer)
+        frame = sys._getframe(1)
+        number = printed.number(frame, integer)
+        if number is None and not is_torchs(frame):
+            raise decides_by_values(f"a number{line_above(frame)}")
         return original(self) if number is None else number
 
     return read
+
+
+def _hex(printed: Printed) -> Callable[[Any], str]:
+    def hexadecimal(self: Any) -> str:
+        return printed.text("")
+
+    return hexadecimal
+
+
+def _index(printed: Printed, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """An unknown number as an index or a length."""
+
+    def index(self: Any) -> Any:
+        frame = sys._getframe(1)
+        if not is_torchs(frame):
+            raise decides_by_values(f"an index{line_above(frame)}")
+        return original(self)
+
+    return index
 
 
 def _truth(printed: Printed, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """An unknown truth value, which only a check of finite numbers may read."""
 
     def truth(self: Any) -> bool:
-        found = printed.checks.truth(self, sys._getframe(1))
-        return original(self) if found is None else found
+        frame = sys._getframe(1)
+        return original(self) if is_torchs(frame) else printed.checks.truth(self, frame)
 
     return truth
+
+
+def _equals(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An unknown truth value beside a number: torch would compare them by identity."""
+
+    def equals(self: Any, other: Any) -> Any:
+        plain = isinstance(other, int | float) and not isinstance(other, bool)
+        return bool(self) == other if plain and not is_torchs(sys._getframe(1)) else original(self, other)
+
+    return equals
 
 
 def _array(printed: Printed) -> Callable[..., np.ndarray]:
@@ -150,108 +192,3 @@ def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], 
         return original(self) if is_library_file(sys._getframe(1).f_code.co_filename) else printed.text("")
 
     return show
-
-
-def _prints(frame: FrameType) -> bool:
-    """Whether the statement that a frame runs only prints the number that it reads, or gives its text to a local name
-    which is only printed."""
-    begin, stop = place_in(frame)
-    around = [n for n in nodes_of(frame.f_code.co_filename) if begin_of(n) <= begin < end_of(n)]
-    statements = [n for n in around if isinstance(n, ast.stmt)]
-    if not statements:
-        return False
-    if _is_printed(statements[-1], begin, stop, frame):
-        return True
-    functions = [n for n in around if isinstance(n, SCOPES)]
-    target, value = _assigned(statements[-1])
-    return bool(
-        value
-        and functions
-        and holds(value, begin, stop)
-        and _passes(value, begin, stop, frame)
-        and _is_only_printed(target, functions[-1], frame)
-    )
-
-
-def _assigned(statement: ast.AST) -> tuple[str, ast.expr | None]:
-    """The one name to which a statement assigns, and the value."""
-    match statement:
-        case ast.Assign(targets=[ast.Name(id=name)], value=value):
-            return name, value
-        case ast.AnnAssign(target=ast.Name(id=name), value=value):
-            return name, value
-        case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
-            return name, value
-    return "", None
-
-
-def _is_only_printed(name: str, function: ast.AST, frame: FrameType) -> bool:
-    """Whether all reads of a local name of a function are in statements that print, or give a text to it again."""
-    if name not in frame.f_code.co_varnames or READS_ALL.intersection(frame.f_code.co_names):
-        return False  # another function may read it
-
-    def is_printed(statement: ast.AST, read: ast.AST) -> bool:
-        target, value = _assigned(statement)
-        again = target == name and value is not None and _passes(value, begin_of(read), end_of(read), frame)
-        return again or _is_printed(statement, begin_of(read), end_of(read), frame)
-
-    statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt)]
-    return all(is_printed(statement, read) for statement in statements for read in _reads(statement, name))
-
-
-def _reads(node: ast.AST, name: str) -> Iterator[ast.AST]:
-    """The reads of a name in a statement, without those of the statements in it."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
-            yield child
-        if not isinstance(child, ast.stmt):
-            yield from _reads(child, name)
-
-
-def _is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType) -> bool:
-    """Whether a statement is a call that prints, also under a condition, and what is read at this place goes through
-    texts and numbers only: to no other function, name, condition or file."""
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if isinstance(call, ast.BoolOp):
-        call = call.values[-1]
-    elif isinstance(call, ast.IfExp):
-        call = call.body
-    inside = isinstance(call, ast.Call) and holds(call, begin, stop)
-    return inside and _passes(call, begin, stop, frame, prints=True) and is_output(call, frame)
-
-
-def _passes(value: ast.expr, begin: Place, stop: Place, frame: FrameType, prints: bool = False) -> bool:
-    """Whether what is read at a place reaches the value as text or number only. `prints`: of a call that prints, its
-    arguments."""
-    inner = [n for n in ast.walk(value) if n is not value or not prints]
-    around = [n for n in inner if isinstance(n, DECIDE) and holds(n, begin, stop)]
-    keys = [k for n in inner for k in _keys(n) if holds(k, begin, stop)]
-    stores = [n for n in inner if isinstance(getattr(n, "ctx", None), ast.Store) and not isinstance(n, ast.Name)]
-    named = any(isinstance(n, ast.NamedExpr) for n in inner)
-    return not (keys or stores or named) and all(_is_plain(n, frame) for n in around)
-
-
-def _keys(node: ast.AST) -> list[ast.expr]:
-    """Parts that choose what an object of the user's does: an index, a format."""
-    if isinstance(node, ast.Subscript):
-        return [node.slice]
-    spec = node.format_spec if isinstance(node, ast.FormattedValue) else None
-    return [v.value for v in getattr(spec, "values", ()) if isinstance(v, ast.FormattedValue)]
-
-
-def _is_plain(node: ast.AST, frame: FrameType) -> bool:
-    """`"{:.3f}".format(...)`, `str(...)`, `float(...)`, `math.exp(...)`."""
-    if not isinstance(node, ast.Call):
-        return False
-    function, names = node.func, names_of(frame)
-    if isinstance(function, ast.Name) and function.id in PLAIN:
-        return names[function.id] is vars(builtins)[function.id]
-    formats = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant)
-    found = object_at(function, names)
-    return formats or (any(found is curve for curve in CURVES) and not _is_tried(node, frame))
-
-
-def _is_tried(node: ast.AST, frame: FrameType) -> bool:
-    """Is it in a `try`? A function of nan raises nothing, where that of a number may."""
-    around = (n for n in nodes_of(frame.f_code.co_filename) if isinstance(n, ast.Try))
-    return any(begin_of(n) <= begin_of(node) < end_of(n) for n in around)

@@ -140,10 +140,12 @@ def nothing_to_train(names: Sequence[str]) -> ProgramError:
     )
 
 
-def decides_by_values(where: str) -> ProgramError:
-    return ProgramError(
-        f"the model branches on the values of its tensors ({where}), which cannot be captured; "
+def decides_by_values(where: str, instead: str = "") -> ProgramError:
+    usual = (
         'make the control flow and all shapes independent of the data; a number is printed by print(f"{x.item():.3f}")'
+    )
+    return ProgramError(
+        f"the model branches on the values of its tensors ({where}), which cannot be captured; {instead or usual}"
     )
 
 

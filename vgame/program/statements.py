@@ -44,9 +44,9 @@ def place_in(frame: FrameType) -> tuple[Place, Place]:
     return (line or 0, column or 0), (end or 0, last or 0)
 
 
-def around(frame: FrameType, kind: Any) -> list[Any]:
-    """The nodes of this kind around the place that a frame runs, the innermost last."""
-    begin, _ = place_in(frame)
+def around(frame: FrameType, kind: Any, place: Place | None = None) -> list[Any]:
+    """The nodes of this kind around a place of a frame, by default what it runs; the innermost last."""
+    begin = place or place_in(frame)[0]
     return [n for n in nodes_of(frame.f_code.co_filename) if isinstance(n, kind) and begin_of(n) <= begin < end_of(n)]
 
 

@@ -1,0 +1,225 @@
+"""A check of finite numbers may ask in a helper, by NumPy, or by a comparison; its error may pass handlers of other
+classes. A refusal names the code that could catch it, or what a check may be."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_tasks import classify, root_of
+from torch import nn
+
+from vgame import ProgramError
+
+Value = torch.Tensor
+
+
+def is_bad(t: Value) -> Any:
+    return torch.isnan(t).any() or torch.isinf(t).any()
+
+
+def has_nan(t: Value) -> bool:
+    return bool(torch.isnan(t).any())
+
+
+def any_nan(*tensors: Value) -> bool:
+    for t in tensors:  # noqa: SIM110
+        if torch.isnan(t).any():
+            return True
+    return False
+
+
+def is_itself(v: float) -> bool:
+    return v == v
+
+
+def a_helper(x: Value) -> None:
+    if is_bad(x):
+        raise ValueError
+
+
+def a_helper_of_numbers(x: Value) -> None:
+    assert not has_nan(x) and is_itself(x.item())
+
+
+def a_helper_with_a_loop(x: Value) -> None:
+    if any_nan(x, x * 2) or is_bad(x):
+        print("nan")
+
+
+def a_name(x: Value) -> None:
+    bad = has_nan(x)
+    if bad:
+        raise ValueError(f"{bad}")
+
+
+def a_generator(x: Value) -> None:
+    assert not any(torch.isnan(t).any() for t in (x, x * 2))
+
+
+def a_warning(x: Value) -> None:
+    if torch.isnan(x):
+        warnings.warn("nan", stacklevel=1)
+
+
+def a_debugger(x: Value) -> None:
+    if torch.isnan(x):
+        breakpoint()
+
+
+def torchs_assertion(x: Value) -> None:
+    torch._assert(torch.isfinite(x).all(), "nan")
+
+
+def a_count(x: Value) -> None:
+    n = int(torch.isnan(x).sum())
+    if n:
+        print("nans", n)
+
+
+def of_an_array(x: Value) -> None:
+    assert not np.isnan(x.detach().cpu().numpy()) and np.isfinite(x.detach().numpy()).all()
+    assert not np.any(np.isnan(x.item()))
+
+
+def of_itself(x: Value) -> None:
+    v = x.item()
+    if v != v:
+        raise ValueError
+    assert v == v and v * 0 == 0 and v - v == 0
+    if not (abs(v) < math.inf):
+        print("infinite")
+
+
+def infinite(x: Value) -> None:
+    if x.item() == float("inf") or x.item() == -math.inf or (x == math.inf).any():
+        raise ValueError
+    assert -math.inf < x.item() < math.inf
+
+
+def of_another_class(x: Value) -> None:
+    try:
+        if torch.isnan(x):
+            raise ValueError("nan")
+    except (KeyError, KeyboardInterrupt):
+        print("other")
+
+
+def of_no_memory(x: Value) -> None:
+    try:
+        assert not torch.isnan(x)
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+
+
+CHECKS = [a_helper, a_helper_of_numbers, a_helper_with_a_loop, a_name, a_generator, a_warning, a_debugger, a_count]
+CHECKS += [torchs_assertion, of_an_array, of_itself, infinite, of_another_class, of_no_memory]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda f: f.__name__)
+def test_a_check_is_left_out(check: Callable[[Value], None]) -> None:
+    def loss(model: nn.Module, batch: Any) -> Value:
+        found = classify(model, batch)
+        check(found)
+        return found
+
+    with pytest.warns(UserWarning, match=r"^checks of finite numbers in the loss \(test_checks_in_helpers\.py line"):
+        assert root_of(loss) == root_of(classify)
+
+
+def retried(function: Callable[[Value], None]) -> Callable[[Value], None]:
+    @functools.wraps(function)
+    def call(x: Value) -> None:
+        for _ in range(3):
+            try:
+                return function(x)
+            except ValueError:
+                continue
+
+    return call
+
+
+class Ignoring(contextlib.ContextDecorator):
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> bool:
+        return True
+
+
+def in_a_stack(x: Value) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(ValueError))
+        if torch.isnan(x):
+            raise ValueError
+
+
+def in_a_handler_that_decides(x: Value) -> None:
+    try:
+        if torch.isnan(x):
+            raise RuntimeError("nan")
+    except RuntimeError as error:
+        if "out of memory" in str(error):
+            raise
+
+
+def a_recorded_warning(x: Value) -> None:
+    with warnings.catch_warnings(record=True):
+        if torch.isnan(x):
+            warnings.warn("nan", stacklevel=1)
+
+
+@retried
+def in_a_decorator(x: Value) -> None:
+    if torch.isnan(x):
+        raise ValueError
+
+
+@Ignoring()
+def in_a_context_that_decorates(x: Value) -> None:
+    if torch.isnan(x):
+        raise ValueError
+
+
+CAUGHT = [in_a_stack, in_a_decorator, in_a_handler_that_decides, in_a_context_that_decorates, a_recorded_warning]
+
+
+@pytest.mark.parametrize("check", CAUGHT, ids=lambda f: f.__name__)
+def test_a_refusal_names_the_code_that_could_catch(check: Callable[[Value], None]) -> None:
+    def loss(model: nn.Module, batch: Any) -> Value:
+        found = classify(model, batch)
+        check(found)
+        return found
+
+    where = r"error of this check could be caught by the code at (test_checks_in_helpers|contextlib)\.py line \d+"
+    with pytest.raises(ProgramError, match=where):
+        root_of(loss)
+
+
+def test_a_refusal_says_what_a_check_may_be() -> None:
+    def loss(model: nn.Module, batch: Any) -> Value:
+        found = classify(model, batch)
+        if torch.isnan(found):
+            return found * 0
+        return found
+
+    with pytest.raises(ProgramError, match="an `if` whose branch only prints, and then may raise an error or end"):
+        root_of(loss)
+
+
+def test_a_check_that_fails_for_finite_numbers_is_refused() -> None:
+    def loss(model: nn.Module, batch: Any) -> Value:
+        found = classify(model, batch)
+        assert torch.isinf(torch.stack([found, found * math.inf])).any()
+        return found
+
+    with pytest.raises(ProgramError, match=r"the check at test_checks_in_helpers\.py line \d+ fails if all numbers"):
+        root_of(loss)

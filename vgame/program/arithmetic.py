@@ -1,0 +1,67 @@
+"""Python's arithmetic on unknown numbers that a loss reads from tensors: comparisons, and operations that fail for some
+numbers. torch takes an unknown float for a real number, so it would answer `v != v`, and it divides by any number.
+
+In: the methods of torch's numbers. Out: methods that refuse what would decide by values, or raise an error that the
+user's code could catch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Protocol
+
+from vgame.program.catching import Kinds
+from vgame.program.printing import refuse_tried_numbers
+
+COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+DIVISION, POWER = (ZeroDivisionError, OverflowError), (ZeroDivisionError, OverflowError)
+ROUNDING, SHIFT = (ValueError, OverflowError), (ValueError, OverflowError)
+#: Methods that fail for some numbers, and their errors.
+FAILING: dict[str, Kinds] = {
+    **{f"__{r}{name}__": DIVISION for name in ("truediv", "floordiv", "mod", "divmod") for r in ("", "r")},
+    **{f"__{r}pow__": POWER for r in ("", "r")},
+    **{f"__{r}{name}__": SHIFT for name in ("lshift", "rshift") for r in ("", "r")},
+    **{f"__{name}__": ROUNDING for name in ("round", "trunc", "floor", "ceil")},
+}
+SAFE = (0.5, 1, 2, 3)  # exponents for which no number of a tensor is too large
+
+
+class Reads(Protocol):
+    """`printed.Printed`."""
+
+    checks: Any
+
+    def is_read(self, frame: FrameType) -> bool: ...
+
+
+def compared(printed: Reads, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A comparison of an unknown number: a truth value of Python's, since `is True` calls nothing."""
+
+    def compare(self: Any, other: Any) -> Any:
+        found, frame = original(self, other), sys._getframe(1)
+        if found is NotImplemented or not printed.is_read(frame):
+            return found
+        return printed.checks.truth(found, frame)
+
+    return compare
+
+
+def failing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation on an unknown number, refused where the user's code could catch its error."""
+    kinds = FAILING[name]
+
+    def operate(self: Any, *others: Any) -> Any:
+        if not _is_safe(name, *others):
+            refuse_tried_numbers(f"the operation {name.strip('_')}", kinds, sys._getframe(1))
+        return original(self, *others)
+
+    return operate
+
+
+def _is_safe(name: str, other: Any = None, *_: Any) -> bool:
+    """Whether an operation fails for no number, because of the other one."""
+    if type(other) not in (int, float) or other == 0:
+        return False
+    return other in SAFE if name == "__pow__" else FAILING[name] is DIVISION and name[2] != "r"

@@ -1,0 +1,104 @@
+"""Whether a statement that prints could do more: a `__str__` of the user's, a handler of a logger that keeps the text.
+
+In: the syntax of a call that prints, and the names of its frame. Out: whether it only shows.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import logging
+import textwrap
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from vgame.program.statements import object_at
+from vgame.system.installed import is_of_user
+
+PLAIN = (str, format, float, int, round, repr, len, abs)  # functions without effects
+READS = {"item", "detach", "mean", "max", "min", "sum", "norm", "abs", "cpu"}  # methods of tensors
+#: Methods that the user's handlers, filters and formatters of logging may call.
+TELLS = {"acquire", "emit", "filter", "flush", "format", "formatException", "formatTime", "get", "getMessage"}
+TELLS |= {"handleError", "isatty", "join", "ljust", "print", "release", "replace", "startswith", "strip", "write"}
+
+
+def calls_nothing_else(statement: ast.stmt, names: dict[str, Any]) -> bool:
+    """Whether a statement that prints calls nothing that could change something else."""
+    nodes = [n for n in ast.walk(statement) if isinstance(n, ast.Call | ast.NamedExpr)]
+    shown = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    calls = all(isinstance(n, ast.Call) and _is_plain_call(n.func, names) for n in nodes[1:])
+    return calls and not any(_has_own_text(names.get(n.id)) for n in shown)
+
+
+def _is_plain_call(function: ast.expr, names: dict[str, Any]) -> bool:
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant):
+        return isinstance(function.value.value, str)
+    found = object_at(function, names)
+    if any(found is each for each in PLAIN):
+        return True
+    return isinstance(function, ast.Attribute) and function.attr in READS and not _is_users(found)
+
+
+def _is_users(found: Any) -> bool:
+    code = getattr(getattr(found, "__func__", found), "__code__", None)
+    return code is not None and is_of_user(code.co_filename)
+
+
+def _has_own_text(value: Any) -> bool:
+    """Whether the text of a value is made by the user's code."""
+    if isinstance(value, type | torch.Tensor | logging.Logger | FunctionType):
+        return False
+    return any(_is_users(getattr(type(value), name, None)) for name in ("__str__", "__repr__", "__format__"))
+
+
+def keeps_no_text(call: ast.Call, names: dict[str, Any]) -> bool:
+    """Whether a call of a logger meets no handler, filter or formatter of the user's that could keep its text."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    found = None if owner is None else object_at(owner, names)
+    found = logging.getLogger() if found is logging or isinstance(owner, ast.Call) else found
+    logger = getattr(found, "logger", found)
+    return not isinstance(logger, logging.Logger) or all(map(_only_tells, _parts(logger)))
+
+
+def _parts(logger: logging.Logger | None) -> list[Any]:
+    """The handlers, filters and formatters that a record of a logger meets."""
+    found: list[Any] = []
+    while logger is not None:
+        found += [logger, *logger.filters]
+        for handler in logger.handlers:
+            found += [handler, handler.formatter, *handler.filters]
+        logger = logger.parent if logger.propagate else None
+    return found
+
+
+def _only_tells(part: Any) -> bool:
+    """Whether the user's code of a part of logging changes no attribute and calls nothing unknown."""
+    if isinstance(part, FunctionType):
+        return _changes_nothing(part)
+    own = [value for kind in type(part).__mro__ for value in vars(kind).values() if isinstance(value, FunctionType)]
+    given = [value for value in getattr(part, "__dict__", {}).values() if isinstance(value, FunctionType)]
+    return all(_changes_nothing(f) for f in [*own, *given] if f.__name__ != "__init__" and _is_users(f))
+
+
+def _changes_nothing(function: FunctionType) -> bool:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return False
+    nodes = [n for n in ast.walk(tree) if n is not tree.body[0]]
+    stored = [n for n in nodes if isinstance(getattr(n, "ctx", None), ast.Store | ast.Del)]
+    other = ast.Global | ast.Nonlocal | ast.FunctionDef | ast.Lambda | ast.NamedExpr
+    names = {**vars(builtins), **function.__globals__}
+    if any(isinstance(n, other) for n in nodes) or not all(isinstance(n, ast.Name) for n in stored):
+        return False
+    return all(_tells(n.func, names) for n in nodes if isinstance(n, ast.Call))
+
+
+def _tells(function: ast.expr, names: dict[str, Any]) -> bool:
+    found = object_at(function, names)
+    if isinstance(function, ast.Attribute):
+        return function.attr in TELLS
+    return found is not None and not _is_users(found)
