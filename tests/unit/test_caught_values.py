@@ -124,7 +124,11 @@ def of_numbers(x: Value) -> Value:
 
 def of_constants(x: Value) -> Value:
     with contextlib.suppress(RuntimeError, ValueError):
-        return x + torch.normal(torch.zeros(4), torch.ones(4))[:1] + torch.distributions.Normal(x, 1.0).sample()
+        return (
+            x
+            + torch.normal(torch.zeros(4), torch.ones(4))[:1]
+            + torch.distributions.Normal(0.0, torch.ones(4)).sample()
+        )
     return x
 
 

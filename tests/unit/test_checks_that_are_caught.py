@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -164,7 +165,49 @@ def in_del(x: Value) -> Value:
     return found
 
 
-DECIDE = [a_return_in_a_handler, a_yield_in_a_handler, another_error_in_a_handler, in_a_context_that_catches, in_del]
+def catches() -> Iterator[None]:
+    with contextlib.suppress(FloatingPointError):
+        yield
+
+
+@contextlib.contextmanager
+def delegating() -> Iterator[None]:
+    yield from catches()
+
+
+@contextlib.contextmanager
+def returning() -> Iterator[None]:
+    return catches()
+
+
+class Log(io.StringIO):
+    def __exit__(self, *error: Any) -> bool:  # type: ignore[override]
+        return True
+
+
+def in_a_context_that_delegates(x: Value) -> Value:
+    with delegating():
+        a_tensor(x)
+        return x
+    return x * 0
+
+
+def in_a_context_that_is_returned(x: Value) -> Value:
+    with returning():
+        a_tensor(x)
+        return x
+    return x * 0
+
+
+def in_an_own_stream(x: Value) -> Value:
+    with Log():
+        a_tensor(x)
+        return x
+    return x * 0
+
+
+DECIDE = [in_a_context_that_delegates, in_a_context_that_is_returned, in_an_own_stream]
+DECIDE += [a_return_in_a_handler, a_yield_in_a_handler, another_error_in_a_handler, in_a_context_that_catches, in_del]
 DECIDE += [in_a_function_that_catches, an_attribute, an_iterator, an_unknown_error, a_break_in_finally, gathered]
 DECIDE += [in_an_own_context_of_torchs]
 

@@ -29,7 +29,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vgame.errors import ProgramError, VgameError, some_of
 from vgame.program.autocast import as_on_cuda
 from vgame.program.captured import Captured
-from vgame.program.caught import undecided
+from vgame.program.caught import detects, undecided
 from vgame.program.constants import fold_wide
 from vgame.program.doubles import without_doubles
 from vgame.program.hidden_state import (
@@ -265,11 +265,12 @@ def _without_validation() -> Iterator[None]:
 
 @contextmanager
 def _without_anomalies() -> Iterator[None]:
-    """Context without the detection of anomalies, which branches on values; results do not depend on it."""
+    """Context without the detection of anomalies, which branches on values; results do not depend on it. ProgramError
+    if the user's code could catch its error."""
     enabled, checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
     try:
-        with patch.object(torch, "set_anomaly_enabled", lambda mode, check_nan=True: None):
+        with patch.object(torch, "set_anomaly_enabled", detects), patch.object(detects, "on", enabled):
             yield
     finally:
         torch.set_anomaly_enabled(enabled, checked)

@@ -20,30 +20,31 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     unset_fake_temporarily,
 )
-from torch.distributions import Distribution, constraints
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
+from torch.distributions import Distribution
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import tree_leaves, tree_map
 
 from vgame.errors import ProgramError, VgameError
 from vgame.program.catching import catching
-from vgame.program.constants import ancestors, is_random, written_by
-from vgame.program.hidden_state import is_library_file
-from vgame.program.origins import origin
+from vgame.program.fails import ERRORS, failing, follows, graph_of_trace, node_of
+from vgame.program.hidden_state import is_library_file, line_above
 from vgame.system.installed import is_of_python
 
 T, F = torch.Tensor, torch.nn.functional
 MOST = 2**20  # elements of the tensors for which a failing call is made again
 PROBABILITIES, INDICES = "probabilities below 0 or above 1", "indices that do not exist"
 ALL, SECOND = slice(None), slice(1, None)
-#: Functions whose error depends on values that a capture does not check, and their arguments that decide it.
+#: Functions whose error depends on values and that are composed of operators without an error, and their arguments that
+#: decide it. All others: `fails.py`.
 FAILING: dict[Any, tuple[str, slice]] = {
-    **dict.fromkeys((F.binary_cross_entropy, torch._C._nn.binary_cross_entropy), (PROBABILITIES, slice(1))),
+    **dict.fromkeys((F.binary_cross_entropy, torch._C._nn.binary_cross_entropy), (PROBABILITIES, slice(2))),
     **dict.fromkeys((torch.bernoulli, T.bernoulli, T.bernoulli_), (PROBABILITIES, SECOND)),
     **dict.fromkeys((torch.normal, T.normal_), ("deviations below 0", SECOND)),
     F.gaussian_nll_loss: ("variances below 0", SECOND),
     **dict.fromkeys((torch.quantile, T.quantile), ("fractions below 0 or above 1", SECOND)),
     **dict.fromkeys((F.embedding, F.one_hot, F.nll_loss, F.cross_entropy, F.multi_margin_loss), (INDICES, ALL)),
-    T.__getitem__: (INDICES, SECOND),
+    **dict.fromkeys((T.__getitem__, T.__setitem__), (INDICES, SECOND)),
+    **dict.fromkeys((torch.bincount, T.bincount), ("numbers below 0", slice(1))),
     **{
         getattr(of, name): (INDICES, SECOND)
         for of in (torch, T)
@@ -51,8 +52,6 @@ FAILING: dict[Any, tuple[str, slice]] = {
         if hasattr(of, name)
     },
 }
-ERRORS = (RuntimeError, ValueError, IndexError)
-DATA = ("arg2_", "arg5_")  # placeholders of the batches of both passes
 
 
 def undecided() -> tuple[type[Exception], ...]:
@@ -116,6 +115,7 @@ class Caught:
 def refuse_tried(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     """ProgramError for a function that fails for some values, if the user's code could catch that: a trace has none.
     Indices that follow from the data are checked after the trace."""
+    _refuse_anomalies(function)
     if function not in FAILING:
         return
     limits, places = FAILING[function]
@@ -127,38 +127,49 @@ def refuse_tried(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
 
 
 def _refuse_tried(name: str, limits: str, tensors: list[T]) -> None:
-    if any(_varies(x, limits == INDICES) for x in tensors) and (line := catching(sys._getframe(1), ERRORS)):
-        raise ProgramError(
-            f"{name} fails for {limits} in torch, and code at {line} could catch the error, which would train another "
-            "step there; a program raises none: clamp its arguments, or compute it outside of that code"
-        )
+    graph, nodes = graph_of_trace(), [n for n in map(node_of, tensors) if n is not None]
+    if graph is None or not nodes:
+        return
+    if (line := catching(sys._getframe(1), ERRORS)) and follows(nodes, graph, limits == INDICES):
+        raise failing(name + line_above(sys._getframe(1)), limits, line)
+
+
+def detects(mode: bool, check_nan: bool = True) -> None:
+    """`torch.set_anomaly_enabled` in a trace, which detects nothing."""
+    detects.on = mode and check_nan  # type: ignore[attr-defined]
+
+
+detects.on = False  # type: ignore[attr-defined]
+
+
+def _refuse_anomalies(function: Callable[..., Any]) -> None:
+    gradients = (T.backward, torch.autograd.grad, torch.autograd.backward)
+    on = function in gradients and detects.on  # type: ignore[attr-defined]
+    if on and (line := catching(sys._getframe(1), ERRORS)):
+        raise failing(function.__name__, "gradients that are not finite, as it detects anomalies,", line)
+
+
+class _Validates:
+    """In place of the flag by which a distribution checks the values that it is given."""
+
+    def __bool__(self) -> bool:
+        names = sys._getframe(1).f_locals
+        given = [x for x in (names.get("value"), *vars(names.get("self", self)).values()) if isinstance(x, T)]
+        _refuse_tried(type(names.get("self", self)).__name__, "values that it does not have", given)
+        return False
 
 
 def _limited(original: Callable[..., None]) -> Callable[..., None]:
     """`Distribution.__init__`, which checks its arguments in torch."""
 
     def begin(distribution: Distribution, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("validate_args") is not False:
-            limited = [n for n, limit in distribution.arg_constraints.items() if limit is not constraints.real]
-            given = [x for x in map(vars(distribution).get, limited) if isinstance(x, T)]
-            _refuse_tried(type(distribution).__name__, "arguments out of its limits", given)
         original(distribution, *args, **kwargs)
+        if kwargs.get("validate_args") is not False:
+            given = [x for x in map(vars(distribution).get, distribution.arg_constraints) if isinstance(x, T)]
+            _refuse_tried(type(distribution).__name__, "arguments out of its limits", given)
+            distribution._validate_args = _Validates()
 
     return begin
-
-
-def _varies(tensor: T, checked: bool) -> bool:
-    """Whether a tensor follows from more than constants and, if these are `checked`, the data."""
-    mode = get_proxy_mode()
-    slot = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
-    if slot is None:
-        return False
-    found = ancestors([slot.proxy.node])
-    given = [n for n in found if n.op == "placeholder" and not (checked and str(n.target).startswith(DATA))]
-    if given or any(is_random(n) for n in found):
-        return True
-    memory = {origin(n) for n in found}
-    return any(n not in found and origin(w) in memory for n in mode.tracer.graph.nodes for w in written_by(n))
 
 
 def torchs_error(error: Exception, function: Callable[..., Any], arguments: Any) -> Exception:

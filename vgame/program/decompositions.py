@@ -38,6 +38,7 @@ from vgame.program.composed import (
     rrelu,
 )
 from vgame.program.constants import Known
+from vgame.program.fails import graph_of_trace, has_unknown_shape, refuse_failing
 from vgame.program.hidden_state import PASSES, TORCHS, is_library_file, line_above
 from vgame.program.later_step import refuse_shown
 from vgame.program.origins import at_line
@@ -147,6 +148,9 @@ TRUTH = (
     "a truth value that is read may be printed, or decide a check of finite numbers; keep the tensor: remove .item(), "
     ".tolist() or bool()"
 )
+#: Functions whose result has other dimensions or strides where a size is 1.
+BY_SHAPE = (T.squeeze, torch.squeeze, T.squeeze_, T.is_contiguous, T.stride)
+SHAPES = "the shape of this tensor depends on values: keep a mask beside the tensor in place of a selection"
 TEXTS = (T.__format__, T.__repr__)
 COPIES = (T.numpy, T.__array__, T.data_ptr, T.untyped_storage, T.__dlpack__)  # they fail for a traced tensor
 CONVERTING = (T.__float__, T.__int__)
@@ -168,8 +172,11 @@ class Opened(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with at_line(line_above(sys._getframe(1))):
             given = _without_generator(kwargs or {})
+            graph = graph_of_trace()
+            known = 0 if graph is None else len(graph.nodes)
             try:
                 found = self._call(function, args, given)
+                refuse_failing(function, known, graph, sys._getframe(1))
             except (RuntimeError, ValueError) as error:
                 raise torchs_error(error, function, (args, given)) from None
             return self._born(found) if function in DECIDING else found
@@ -194,6 +201,8 @@ class Opened(TorchFunctionMode):
             return self._of_sparse(function, args, kwargs)
         if function in OPENED:
             return OPENED[function](*args, **kwargs)
+        if function in BY_SHAPE and has_unknown_shape(args[0]) and self.printed.is_read(sys._getframe(2)):
+            raise decides_by_values(f"{function.__name__}{here()}", SHAPES)
         if function == T.data.__set__:
             what = f"{args[0].dtype} {tuple(args[0].shape)}"
             raise ProgramError(f"the model sets .data of a tensor, {what}; make it a buffer, or compute a new tensor")

@@ -29,6 +29,7 @@ from vgame.program.hidden_state import DEEP, PASSES, TORCHS, is_library_file, li
 from vgame.program.printing import prints, refuse_tried_numbers
 from vgame.program.refusals import decides_by_values
 from vgame.program.shown_types import ARITHMETIC, numbers_shown
+from vgame.program.shown_values import is_of_logging
 from vgame.system.installed import VGAME, is_installed
 
 UNKNOWN = (torch.SymFloat, torch.SymInt)
@@ -71,7 +72,7 @@ class Printed:
             if not is_library_file(file) and prints(frame):
                 self.lines[f"{Path(file).name} line {frame.f_lineno}"] = None
                 return True
-            inside = is_library_file(file) or is_installed(file)  # as rich, which the user's statement calls
+            inside = is_library_file(file) or is_installed(file) or is_of_logging(frame)  # as rich, or a handler
             frame = frame.f_back if inside else None
         return False
 

@@ -16,6 +16,7 @@ from types import FrameType
 from vgame.errors import ProgramError
 from vgame.program.catching import Kinds, catching
 from vgame.program.hidden_state import line_above
+from vgame.program.shown_values import keeps_no_text
 from vgame.program.statements import (
     SCOPES,
     Place,
@@ -119,7 +120,9 @@ def is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType) 
     elif isinstance(call, ast.IfExp):
         call = call.body
     inside = isinstance(call, ast.Call) and holds(call, begin, stop)
-    return inside and _passes(call, begin, stop, frame, prints=True) and is_output(call, frame)
+    if not (inside and _passes(call, begin, stop, frame, prints=True) and is_output(call, frame)):
+        return False
+    return keeps_no_text(call, names_of(frame))
 
 
 def _passes(value: ast.expr, begin: Place, stop: Place, frame: FrameType, prints: bool = False) -> bool:

@@ -10,7 +10,7 @@ import builtins
 import inspect
 import logging
 import textwrap
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -61,6 +61,12 @@ def keeps_no_text(call: ast.Call, names: dict[str, Any]) -> bool:
     found = logging.getLogger() if found is logging or isinstance(owner, ast.Call) else found
     logger = getattr(found, "logger", found)
     return not isinstance(logger, logging.Logger) or all(map(_only_tells, _parts(logger)))
+
+
+def is_of_logging(frame: FrameType) -> bool:
+    """Whether a frame runs a method of a handler, filter or formatter of the user's that keeps no text."""
+    part = frame.f_locals.get("self")
+    return isinstance(part, logging.Handler | logging.Filter | logging.Formatter) and _only_tells(part)
 
 
 def _parts(logger: logging.Logger | None) -> list[Any]:

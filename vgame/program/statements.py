@@ -12,7 +12,7 @@ import inspect
 import linecache
 import logging
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,8 +46,12 @@ def place_in(frame: FrameType) -> tuple[Place, Place]:
 
 def around(frame: FrameType, kind: Any, place: Place | None = None) -> list[Any]:
     """The nodes of this kind around a place of a frame, by default what it runs; the innermost last."""
-    begin = place or place_in(frame)[0]
-    return [n for n in nodes_of(frame.f_code.co_filename) if isinstance(n, kind) and begin_of(n) <= begin < end_of(n)]
+    return list(_around(frame.f_code.co_filename, kind, place or place_in(frame)[0]))
+
+
+@lru_cache(2**14)
+def _around(file: str, kind: Any, begin: Place) -> tuple[Any, ...]:
+    return tuple(n for n in nodes_of(file) if isinstance(n, kind) and begin_of(n) <= begin < end_of(n))
 
 
 def holds(node: Any, begin: Place, stop: Place) -> bool:
