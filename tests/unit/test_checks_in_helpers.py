@@ -36,6 +36,20 @@ def any_nan(*tensors: Value) -> bool:
     return False
 
 
+def shows_nan(t: Value, name: str) -> bool:
+    if torch.isnan(t).any():
+        print(f"nan in {name}")
+        return True
+    return False
+
+
+def ends_at_nan(t: Value) -> None:
+    if torch.isnan(t):
+        print("nan")
+        return
+    print("fine")
+
+
 def is_itself(v: float) -> bool:
     return v == v
 
@@ -52,6 +66,37 @@ def a_helper_of_numbers(x: Value) -> None:
 def a_helper_with_a_loop(x: Value) -> None:
     if any_nan(x, x * 2) or is_bad(x):
         print("nan")
+
+
+def a_helper_that_prints(x: Value) -> None:
+    shows_nan(x, "x")
+    ends_at_nan(x)
+    if shows_nan(x, "x"):
+        raise ValueError
+
+
+class Guard:
+    def bad(self, x: Value) -> Any:
+        return self.of_one(x) or torch.isinf(x)
+
+    @staticmethod
+    def of_one(x: Value) -> Value:
+        return torch.isnan(x)
+
+
+def a_method(x: Value) -> None:
+    if Guard().bad(x):
+        import pdb
+
+        pdb.set_trace()
+
+
+def a_hook(x: Value) -> None:
+    def check(gradient: Value) -> None:
+        if torch.isnan(gradient).any():
+            raise ValueError("nan in the gradient")
+
+    x.register_hook(check)
 
 
 def a_name(x: Value) -> None:
@@ -121,6 +166,7 @@ def of_no_memory(x: Value) -> None:
 
 
 CHECKS = [a_helper, a_helper_of_numbers, a_helper_with_a_loop, a_name, a_generator, a_warning, a_debugger, a_count]
+CHECKS += [a_helper_that_prints, a_method, a_hook]
 CHECKS += [torchs_assertion, of_an_array, of_itself, infinite, of_another_class, of_no_memory]
 
 

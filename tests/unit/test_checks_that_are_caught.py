@@ -206,7 +206,23 @@ def in_an_own_stream(x: Value) -> Value:
     return x * 0
 
 
-DECIDE = [in_a_context_that_delegates, in_a_context_that_is_returned, in_an_own_stream]
+def at_the_end_of_a_generator(x: Value) -> Value:
+    factors = [0.1]
+
+    def values() -> Iterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            a_tensor(x)
+            factors[0] = 1.0
+
+    for _ in values():
+        break
+    return x * factors[0]
+
+
+DECIDE = [at_the_end_of_a_generator, in_a_context_that_delegates, in_a_context_that_is_returned, in_an_own_stream]
 DECIDE += [a_return_in_a_handler, a_yield_in_a_handler, another_error_in_a_handler, in_a_context_that_catches, in_del]
 DECIDE += [in_a_function_that_catches, an_attribute, an_iterator, an_unknown_error, a_break_in_finally, gathered]
 DECIDE += [in_an_own_context_of_torchs]

@@ -83,6 +83,32 @@ def test_an_operator_that_fails_for_some_values(fails: Callable[[Value, Value], 
         root_of(loss)
 
 
+class Tries(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: Value) -> Value:
+        return x * 1
+
+    @staticmethod
+    def backward(_: Any, gradient: Value) -> Value:  # type: ignore[override]
+        try:
+            torch.ones(3).index_select(0, gradient.long().reshape(1))
+        except RuntimeError:
+            return gradient * 0.1
+        return gradient
+
+
+def tried_in_a_hook(x: Value) -> Value:
+    y = x * 1
+    y.register_hook(lambda gradient: Tries.backward(None, gradient))
+    return y
+
+
+@pytest.mark.parametrize("backward", [Tries.apply, tried_in_a_hook], ids=["a function", "a hook"])
+def test_an_operator_that_fails_in_a_backward_pass(backward: Callable[[Value], Value]) -> None:
+    with pytest.raises(ProgramError, match=r"fails for indices that do not exist in torch, and code at test_tried_op"):
+        root_of(lambda model, batch: backward(classify(model, batch)))
+
+
 def test_the_class_of_torch_linalg_is_known() -> None:
     def loss(model: nn.Module, batch: Any) -> Value:
         found = classify(model, batch)

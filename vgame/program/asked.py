@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import os
 import pdb
 import sys
@@ -21,8 +22,8 @@ from typing import Any
 import torch
 
 from vgame.program.catching import ANY, GENERATES, Kinds, catching, raised_kind
-from vgame.program.hidden_state import PASSES, own_frame
-from vgame.program.printing import assigned_names, is_printed, reads_of
+from vgame.program.hidden_state import PASSES, is_library_file, own_frame
+from vgame.program.printing import READS_ALL, assigned_names, is_printed, reads_of
 from vgame.program.shown_values import calls_nothing_else, keeps_no_text
 from vgame.program.statements import (
     SCOPES,
@@ -49,6 +50,7 @@ CAUGHT = (
     "another step; catch only errors of other classes there, or move the check out of it"
 )
 RETURNED = "returned"
+WARNED: Kinds = (Warning, UserWarning, RuntimeWarning)
 ENDS = (sys.exit, os._exit, os.abort, *(getattr(builtins, name, sys.exit) for name in ("exit", "quit")))
 STOPS = (breakpoint, pdb.set_trace)
 CALLS = ("__init__", "__call__", "__new__")
@@ -59,6 +61,7 @@ METHODS = {
     *("flatten", "view", "reshape", "squeeze", "unsqueeze", "numel", "dim", "size", "is_floating_point", "eq", "ne"),
     *("parameters", "named_parameters", "buffers", "named_buffers", "values", "items", "keys", "is_complex", "isreal"),
 }
+DECORATORS = torch.utils._contextlib.__file__
 WRITTEN = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
 ASKS = ast.Return | ast.If | ast.For | ast.Pass | ast.Assign | ast.AnnAssign
 
@@ -72,8 +75,10 @@ def check_around(frame: FrameType | None) -> tuple[FrameType | None, str]:
         reason = _use(statements[-1], *place_in(frame), frame, called)
         if reason != RETURNED:
             return (None, reason) if reason else (frame, "")
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
+            break
         called = frame.f_code
-        frame = _writer(own_frame(frame.f_back))
+        frame = _writer(_caller(frame))
     return None, FORM
 
 
@@ -90,10 +95,18 @@ def asks_class(frame: FrameType | None) -> bool:
 def _writer(frame: FrameType | None) -> FrameType | None:
     """The frame of the function in which a lambda or a comprehension is written, if the function itself runs it."""
     while frame is not None and (code := frame.f_code).co_name in WRITTEN:
-        frame = own_frame(frame.f_back)
+        frame = _caller(frame)
         if frame is None or not any(code is each for each in frame.f_code.co_consts):
             return None
     return frame
+
+
+def _caller(frame: FrameType) -> FrameType | None:
+    """The frame of the user's that calls a function, also one that a decorator of torch wraps; None for a library's."""
+    above = frame.f_back
+    while above is not None and above.f_code.co_filename == DECORATORS:
+        above = above.f_back
+    return None if above is None or is_library_file(above.f_code.co_filename) else above
 
 
 def _use(statement: ast.stmt, begin: Place, stop: Place, frame: FrameType, called: Any, named: bool = False) -> str:
@@ -110,6 +123,8 @@ def _use(statement: ast.stmt, begin: Place, stop: Place, frame: FrameType, calle
             return reason or _branches(statement, [*body, *orelse], frame, begin)
         case ast.Return(value=ast.expr() as value):
             return _alone(value, begin, stop, names, called) or RETURNED
+        case ast.Expr(value=ast.Call() as call) if called is not None and holds(call, begin, stop):
+            return "" if (begin_of(call), end_of(call)) == (begin, stop) else FORM  # nothing reads what it returns
         case ast.Raise() if named:
             return ""
     if named:
@@ -127,9 +142,11 @@ def _branches(check: ast.If, statements: list[ast.stmt], frame: FrameType, place
         return _left(ends, frame, place)
     if all(_shows(each, frame) and calls_nothing_else(each, names) for each in statements):
         warns = any(_is_call(each, (warnings.warn,), names) for each in statements)
-        return _left([(Warning, UserWarning, RuntimeWarning)], frame, place) if warns else ""
-    answers = all(isinstance(each, ast.Return) and isinstance(each.value, ast.Constant) for each in statements)
-    return RETURNED if answers and _is_pure(frame.f_code, names) else FORM
+        return _left([WARNED], frame, place) if warns else ""
+    answers = [each for each in statements if isinstance(each, ast.Return)]
+    shown = all(_shows(each, frame) and calls_nothing_else(each, names) for each in statements if each not in answers)
+    plain = shown and all(isinstance(each.value, ast.Constant | None) for each in answers)
+    return RETURNED if plain and _is_pure(frame.f_code, names) else FORM
 
 
 def _left(ends: list[Kinds], frame: FrameType, place: Place) -> str:
@@ -141,7 +158,10 @@ def _of_names(statement: ast.stmt, begin: Place, stop: Place, frame: FrameType, 
     """Of a statement that gives what it reads to local names: why another one that reads them may do more than ask."""
     targets, value = assigned_names(statement)
     functions = around(frame, SCOPES, begin)
-    if not (value and functions and holds(value, begin, stop) and {*targets} <= {*frame.f_code.co_varnames}):
+    own = {*frame.f_code.co_varnames} - {*frame.f_code.co_cellvars}
+    if not (value and functions and holds(value, begin, stop) and {*targets} <= own):
+        return FORM
+    if READS_ALL.intersection(frame.f_code.co_names):
         return FORM
     if reason := _alone(value, begin, stop, names_of(frame), called):
         return reason
@@ -162,7 +182,8 @@ def _ends(branch: list[ast.stmt], frame: FrameType, names: dict[str, Any]) -> Ki
             if any(found is end for end in ENDS):
                 return () if found in (os._exit, os.abort) else (SystemExit,)
         case ast.Raise() as raised if (kind := raised_kind(raised, names)) is not None:
-            return (kind,) if _cannot_fail(branch, kind, names) else ANY
+            warned = WARNED if any(_is_call(each, (warnings.warn,), names) for each in branch) else ()
+            return (kind, *warned) if _cannot_fail(branch, kind, names) else ANY
     return None
 
 
@@ -178,6 +199,8 @@ def _cannot_fail(branch: list[ast.stmt], kind: type, names: dict[str, Any]) -> b
 def _shows(statement: ast.stmt, frame: FrameType) -> bool:
     """Whether a statement prints, warns, stops for a debugger, or does nothing."""
     call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(statement, ast.Import):
+        return all(name.name in sys.stdlib_module_names for name in statement.names)
     if isinstance(statement, ast.Pass) or _is_call(statement, (warnings.warn,), names := names_of(frame)):
         return True
     if _is_call(statement, STOPS, names):
@@ -187,6 +210,8 @@ def _shows(statement: ast.stmt, frame: FrameType) -> bool:
 
 def _is_call(statement: ast.stmt, functions: tuple[Any, ...], names: dict[str, Any]) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
+    if functions is STOPS and isinstance(call, ast.Call) and "pdb" not in names:  # a branch imports it
+        return ast.unparse(call.func) == "pdb.set_trace"
     return isinstance(call, ast.Call) and any(object_at(call.func, names) is each for each in functions)
 
 
@@ -214,7 +239,7 @@ def _asks(function: ast.expr, names: dict[str, Any], called: Any = None) -> bool
     if not _is_users(found):
         return _is_librarys(function, found, names)
     code = _code_of(found)
-    return code is not None and (code is called or _is_pure(code, {**vars(builtins), **found.__globals__}))
+    return code is not None and (code is called or _is_pure(code, {**vars(builtins), **_globals_of(found)}))
 
 
 def _is_librarys(function: ast.expr, found: Any, names: dict[str, Any]) -> bool:
@@ -241,6 +266,10 @@ def _code_of(found: Any) -> Any:
     return getattr(getattr(found, "__func__", found), "__code__", None)
 
 
+def _globals_of(found: Any) -> dict[str, Any]:
+    return getattr(getattr(found, "__func__", found), "__globals__", {})
+
+
 def _is_pure(code: Any, names: dict[str, Any]) -> bool:
     """Whether a function only asks: it has local names and results, and calls nothing that could change more."""
     functions = [n for n in nodes_of(code.co_filename) if isinstance(n, ast.FunctionDef) and n.name == code.co_name]
@@ -250,9 +279,10 @@ def _is_pure(code: Any, names: dict[str, Any]) -> bool:
 
 def _only_asks(node: ast.AST, names: dict[str, Any]) -> bool:
     if isinstance(node, ast.stmt) and not isinstance(node, ASKS):
-        return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.Call)
     if isinstance(node, ast.Call):
-        found = object_at(node.func, names)
+        if (found := object_at(node.func, names)) is print:
+            return not node.keywords
         return not (_writes(node) or _is_users(found)) and _is_librarys(node.func, found, names)
     stored = isinstance(getattr(node, "ctx", None), ast.Store | ast.Del) and not isinstance(node, ast.Name)
     return not (stored or isinstance(node, ast.Lambda | ast.NamedExpr | GENERATES))

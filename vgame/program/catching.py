@@ -46,10 +46,18 @@ def catching(frame: FrameType | None, kinds: Kinds = ANY, place: Place | None = 
         at = place or place_in(frame)[0]
         blocks = [] if is_library_file(file) else _blocks(frame, at)
         for block in reversed(blocks):
+            if code.co_flags & inspect.CO_GENERATOR and _is_end(block, at):
+                return f"{Path(file).name} line {block.lineno}"
             if not (kinds := _leaving(block, at, kinds, names_of(frame))):
                 return f"{Path(file).name} line {block.lineno}"
         frame, place = frame.f_back, None
     return ""
+
+
+def _is_end(block: Any, place: Place) -> bool:
+    """Whether a place is in a `finally` or a handler, which a generator that is no longer used runs; Python ignores its
+    errors."""
+    return isinstance(block, ast.Try | ast.TryStar) and place >= end_of(block.body[-1])
 
 
 def _blocks(frame: FrameType, place: Place) -> list[Any]:

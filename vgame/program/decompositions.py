@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from fnmatch import fnmatchcase
+from functools import wraps
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -168,6 +170,30 @@ class Opened(TorchFunctionMode):
         self.known, self.frozen = Known(), tuple(frozen)
         self.parameters: dict[int, str] = {}  # names of the model's parameters, by `id`
         self.decided: list[str] = []  # reads of numbers or shapes from unknown values, with their places
+        self.backward, self.entered = ExitStack(), 0
+
+    def __enter__(self) -> Opened:
+        if not self.entered:
+            kind = torch.autograd.function.BackwardCFunction
+            self.backward.enter_context(patch.object(kind, "apply", self._within(kind.apply)))
+        self.entered += 1
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        self.entered -= 1
+        if not self.entered:
+            self.backward.close()
+        super().__exit__(*error)
+
+    def _within(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The user's code of a backward pass, which torch calls outside of this context."""
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return run
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with at_line(line_above(sys._getframe(1))):
@@ -201,6 +227,8 @@ class Opened(TorchFunctionMode):
             return self._of_sparse(function, args, kwargs)
         if function in OPENED:
             return OPENED[function](*args, **kwargs)
+        if function is T.register_hook and len(args) > 1:
+            args = (args[0], self._within(args[1]))
         if function in BY_SHAPE and has_unknown_shape(args[0]) and self.printed.is_read(sys._getframe(2)):
             raise decides_by_values(f"{function.__name__}{here()}", SHAPES)
         if function == T.data.__set__:

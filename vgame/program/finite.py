@@ -94,7 +94,9 @@ class Checks(Known):
         """The error for a check that fails although its numbers are finite."""
         lines = [f"{Path(t.filename).name} line {t.lineno}" for t in traceback.extract_tb(error.__traceback__)]
         found = next((line for line in reversed(lines) if line in self.lines), None)
-        return found and ProgramError(
+        if found is None:
+            return None
+        return ProgramError(
             f"the check at {found} fails if all numbers are finite, as they are taken to be while the step is traced, "
             f"so no step would be trained ({type(error).__name__}); remove it, or check constants only"
         )

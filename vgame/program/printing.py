@@ -119,8 +119,9 @@ def is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType) 
         call = call.values[-1]
     elif isinstance(call, ast.IfExp):
         call = call.body
-    inside = isinstance(call, ast.Call) and holds(call, begin, stop)
-    if not (inside and _passes(call, begin, stop, frame, prints=True) and is_output(call, frame)):
+    if not (isinstance(call, ast.Call) and holds(call, begin, stop) and is_output(call, frame)):
+        return False
+    if not _passes(call, begin, stop, frame, prints=True):
         return False
     return keeps_no_text(call, names_of(frame))
 
