@@ -116,6 +116,32 @@ def an_effect_behind_or(x: Value) -> Value:
     return x * len(seen)
 
 
+def an_effect_in_a_comprehension(x: Value) -> Value:
+    seen: list[int] = []
+    if len([seen.append(1) for v in (x,) if not torch.isnan(v)]) > 1:  # type: ignore[func-returns-value]
+        print("nan")
+    return x * len(seen)
+
+
+def an_effect_of_an_iterator(x: Value) -> Value:
+    seen: list[int] = []
+
+    def values() -> Any:
+        for _ in range(2):
+            seen.append(1)
+            yield x
+
+    if any(torch.isnan(v) for v in values()):
+        print("nan")
+    return x * len(seen)
+
+
+def a_comparison_that_is_printed_and_kept(x: Value) -> Value:
+    held: list[bool] = []
+    print(held.append(x.item() < 5))  # type: ignore[func-returns-value]
+    return x if held[0] else x * 0.1
+
+
 def a_caller_of_its_lambda(x: Value) -> Value:
     seen: list[bool] = []
 
@@ -148,6 +174,8 @@ DECIDE: dict[str, Callable[[Value], Value]] = {
     "a place": lambda x: x * bisect.bisect([0.0, 1.0], x.item() * 0),
     "an index": lambda x: x * [2.0, 3.0][(n := (x > 0).sum().item()) // (n + 1)],
     "an index of n // n": lambda x: x * [2.0, 3.0][(n := (x > 0).sum().item()) // n],
+    "is an integer by itself": lambda x: x * 0.1 if x.item().is_integer() is True else x,
+    "contains": lambda x: x * 0.1 if x.reshape(1).__contains__(0.5) is True else x,
     "is an integer": lambda x: kept(x, (x.item() * 0).is_integer()),
     "a hash": lambda x: x * {0.0: 2.0}.get(x.item() * 0, 1.0),
     "a text": lambda x: x * len((x.item() * 0).hex()),
@@ -162,6 +190,7 @@ DECIDE: dict[str, Callable[[Value], Value]] = {
         for f in (
             chosen, a_comprehension, skipped, a_flag_kept, a_match, by_its_kind, a_flag_read_twice,
             a_flag_that_a_function_keeps, a_helper_with_an_effect, an_effect_behind_or, a_caller_of_its_lambda,
+            an_effect_in_a_comprehension, an_effect_of_an_iterator, a_comparison_that_is_printed_and_kept,
         )
     },
 }  # fmt: skip
@@ -184,6 +213,11 @@ def integer(v: float, _: int) -> None:
 
 def quotient(v: float, _: int) -> None:
     print(f"{1 / v:.2f}")
+
+
+def comparisons(v: float, n: int) -> None:
+    better = f"{v < 5}"
+    print(better, n > 3, f"{v != v}")
 
 
 def powers(v: float, n: int) -> None:
@@ -252,8 +286,9 @@ def of_another_class(x: Value, compute: Callable[[Any, Any], Any]) -> Value:
 
 
 @pytest.mark.filterwarnings("ignore:numbers that the loss prints")
-def test_arithmetic_that_is_printed_is_accepted() -> None:
+@pytest.mark.parametrize("shows", [powers, comparisons], ids=lambda f: f.__name__)
+def test_arithmetic_that_is_printed_is_accepted(shows: Callable[[Any, Any], None]) -> None:
     def loss(model: nn.Module, batch: Any) -> Value:
-        return of_another_class(classify(model, batch), powers)
+        return of_another_class(classify(model, batch), shows)
 
     assert root_of(loss) == root_of(classify)

@@ -25,6 +25,7 @@ FAILING: dict[str, Kinds] = {
     **{f"__{r}{name}__": SHIFT for name in ("lshift", "rshift") for r in ("", "r")},
     **{f"__{name}__": ROUNDING for name in ("round", "trunc", "floor", "ceil")},
 }
+SHOWN = {"truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "lshift": "<<", "rshift": ">>"}
 SAFE = (0.5, 1, 2, 3)  # exponents for which no number of a tensor is too large
 
 
@@ -33,15 +34,15 @@ class Reads(Protocol):
 
     checks: Any
 
-    def is_read(self, frame: FrameType) -> bool: ...
+    def is_read(self, frame: FrameType, compares: bool = False) -> bool: ...
 
 
-def compared(printed: Reads, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def compared(printed: Reads, original: Callable[..., Any]) -> Callable[..., Any]:
     """A comparison of an unknown number: a truth value of Python's, since `is True` calls nothing."""
 
-    def compare(self: Any, other: Any) -> Any:
-        found, frame = original(self, other), sys._getframe(1)
-        if found is NotImplemented or not printed.is_read(frame):
+    def compare(self: Any, *others: Any) -> Any:
+        found, frame = original(self, *others), sys._getframe(1)
+        if found is NotImplemented or not printed.is_read(frame, compares=True):
             return found
         return printed.checks.truth(found, frame)
 
@@ -50,11 +51,12 @@ def compared(printed: Reads, original: Callable[[Any, Any], Any]) -> Callable[[A
 
 def failing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """An operation on an unknown number, refused where the user's code could catch its error."""
-    kinds = FAILING[name]
+    kinds, plain = FAILING[name], name.strip("_")
+    shown = SHOWN.get(plain) or SHOWN.get(plain[1:], plain)
 
     def operate(self: Any, *others: Any) -> Any:
         if not _is_safe(name, *others):
-            refuse_tried_numbers(f"the operation {name.strip('_')}", kinds, sys._getframe(1))
+            refuse_tried_numbers(f"the operation {shown}", kinds, sys._getframe(1))
         return original(self, *others)
 
     return operate

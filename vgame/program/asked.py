@@ -220,12 +220,21 @@ def _alone(asked: ast.expr, begin: Place, stop: Place, names: dict[str, Any], ca
     nodes = [*ast.walk(asked)]
     if any(isinstance(n, ast.NamedExpr | ast.IfExp | GENERATES) or _writes(n) for n in nodes):
         return FORM
-    later = [n for each in nodes if isinstance(each, ast.BoolOp) for v in each.values[1:] for n in ast.walk(v)]
+    later = [n for each in nodes for part in _later(each) for n in ast.walk(part)]
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     given = [n for n in calls if any(holds(a, begin, stop) for a in _arguments(n)) and not _asks(n.func, names, called)]
     other = [n for n in later if isinstance(n, ast.Call) and not _asks(n.func, names, called)]
     passed = [a for n in calls if called for a in _arguments(n) if _is_users(object_at(a, names))]
     return ALONE if given or other or not all(_asks(a, names, called) for a in passed) else ""
+
+
+def _later(node: ast.AST) -> list[ast.AST]:
+    """Parts of an expression that Python evaluates only for some values of others."""
+    if isinstance(node, ast.BoolOp):
+        return [*node.values[1:]]
+    if isinstance(node, ast.Compare):
+        return [*node.comparators[1:]]
+    return [node] if isinstance(node, ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp) else []
 
 
 def _arguments(call: ast.Call) -> Iterator[ast.expr]:

@@ -205,7 +205,7 @@ class Opened(TorchFunctionMode):
                 refuse_failing(function, known, graph, sys._getframe(1))
             except (RuntimeError, ValueError) as error:
                 raise torchs_error(error, function, (args, given)) from None
-            return self._born(found) if function in DECIDING else found
+            return self._born(found) if function in DECIDING or isinstance(found, torch.SymBool) else found
 
     def _born(self, found: Any) -> Any:
         """Numbers that are read, with the class of Python's; ProgramError for truth values that may decide."""

@@ -60,16 +60,17 @@ class Printed:
             refuse_tried_numbers("an integer of a number", (ValueError, OverflowError), frame)
         return 0 if integer else math.nan
 
-    def is_read(self, frame: FrameType) -> bool:
-        """Does the user's code read what torch has computed, in a statement that does not only print?"""
-        return not is_torchs(frame) and not self._notes(frame)
+    def is_read(self, frame: FrameType, compares: bool = False) -> bool:
+        """Does the user's code read what torch has computed, in a statement that does not only print? `compares`: the
+        statement may compare it before."""
+        return not is_torchs(frame) and not self._notes(frame, compares)
 
-    def _notes(self, frame: FrameType | None) -> bool:
+    def _notes(self, frame: FrameType | None, compares: bool = False) -> bool:
         """Does the user's statement that runs only print? Then its line is noted."""
         if (sys.stdout, sys.stderr) != self.streams:  # a loss that replaces them may read the text
             return False
         while frame is not None and (file := frame.f_code.co_filename) != PASSES:
-            if not is_library_file(file) and prints(frame):
+            if not is_library_file(file) and prints(frame, compares):
                 self.lines[f"{Path(file).name} line {frame.f_lineno}"] = None
                 return True
             inside = is_library_file(file) or is_installed(file) or is_of_logging(frame)  # as rich, or a handler
@@ -90,6 +91,7 @@ class Printed:
         yield torch.SymBool, "__bool__", _truth(self, torch.SymBool.__bool__)
         yield torch.SymBool, "__eq__", _equals(torch.SymBool.__eq__)
         yield torch.SymFloat, "hex", _hex(self)
+        yield torch.SymFloat, "is_integer", compared(self, torch.SymFloat.is_integer)
         yield torch.SymInt, "__index__", _index(self, torch.SymInt.__index__)
         for kind in UNKNOWN:
             yield kind, "__format__", lambda _, spec: self.text(spec)

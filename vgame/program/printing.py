@@ -46,15 +46,15 @@ def refuse_tried_numbers(what: str, kinds: Kinds, frame: FrameType) -> None:
         )
 
 
-def prints(frame: FrameType) -> bool:
+def prints(frame: FrameType, compares: bool = False) -> bool:
     """Whether the statement that a frame runs only prints the number that it reads, or gives its text to a local name
-    which is only printed."""
+    which is only printed. `compares`: it may compare the number before."""
     begin, stop = place_in(frame)
     around = [n for n in nodes_of(frame.f_code.co_filename) if begin_of(n) <= begin < end_of(n)]
     statements = [n for n in around if isinstance(n, ast.stmt)]
     if not statements:
         return False
-    if is_printed(statements[-1], begin, stop, frame):
+    if is_printed(statements[-1], begin, stop, frame, compares):
         return True
     functions = [n for n in around if isinstance(n, SCOPES)]
     target, value = assigned(statements[-1])
@@ -62,7 +62,7 @@ def prints(frame: FrameType) -> bool:
         value
         and functions
         and holds(value, begin, stop)
-        and _passes(value, begin, stop, frame)
+        and _passes(value, begin, stop, frame, compares=compares)
         and is_only_printed(target, functions[-1], frame)
     )
 
@@ -111,7 +111,7 @@ def reads_of(node: ast.AST, name: str) -> Iterator[ast.AST]:
             yield from reads_of(child, name)
 
 
-def is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType) -> bool:
+def is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType, compares: bool = False) -> bool:
     """Whether a statement is a call that prints, also under a condition, and what is read at this place goes through
     texts and numbers only: to no other function, name, condition or file."""
     call = statement.value if isinstance(statement, ast.Expr) else None
@@ -121,16 +121,19 @@ def is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType) 
         call = call.body
     if not (isinstance(call, ast.Call) and holds(call, begin, stop) and is_output(call, frame)):
         return False
-    if not _passes(call, begin, stop, frame, prints=True):
+    if not _passes(call, begin, stop, frame, prints=True, compares=compares):
         return False
     return keeps_no_text(call, names_of(frame))
 
 
-def _passes(value: ast.expr, begin: Place, stop: Place, frame: FrameType, prints: bool = False) -> bool:
-    """Whether what is read at a place reaches the value as text or number only. `prints`: of a call that prints, its
-    arguments."""
+def _passes(
+    value: ast.expr, begin: Place, stop: Place, frame: FrameType, prints: bool = False, compares: bool = False
+) -> bool:
+    """Whether what is read at a place reaches the value as text or number only, with `compares` also as a truth value.
+    `prints`: of a call that prints, its arguments."""
     inner = [n for n in ast.walk(value) if n is not value or not prints]
     around = [n for n in inner if isinstance(n, DECIDE) and holds(n, begin, stop)]
+    around = [n for n in around if not (compares and isinstance(n, ast.Compare))]
     keys = [k for n in inner for k in _keys(n) if holds(k, begin, stop)]
     stores = [n for n in inner if isinstance(getattr(n, "ctx", None), ast.Store) and not isinstance(n, ast.Name)]
     named = any(isinstance(n, ast.NamedExpr) for n in inner)
