@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +83,50 @@ def by_a_filter(x: Value) -> Value:
     return x * (0.1 if seen[0] else 1.0)
 
 
-EFFECTS = [by_a_text, by_a_method, by_a_handler, by_a_text_that_a_handler_keeps, by_a_filter]
+def by_an_element(x: Value) -> Value:
+    held = {"a": Text(seen := [])}
+    if torch.isnan(x):
+        print(held["a"].mean())
+    return x * (1 + len(seen))
+
+
+def by_a_stream(x: Value) -> Value:
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        if torch.isnan(x):
+            print("nan")
+    return x * (0.1 if stream.getvalue() else 1.0)
+
+
+def by_a_warning(x: Value) -> Value:
+    shows, shown = warnings.showwarning, []
+    warnings.showwarning = lambda *_, **__: shown.append(1)
+    if torch.isnan(x):
+        warnings.warn("nan", stacklevel=1)
+    warnings.showwarning = shows
+    return x * (0.1 if shown else 1.0)
+
+
+def by_the_error_of_a_text(x: Value) -> Value:
+    try:
+        if torch.isnan(x):
+            print("%d" % x.item())  # noqa: UP031
+            raise KeyboardInterrupt
+    except ValueError:
+        return x * 0.1
+    return x
+
+
+def by_the_error_of_a_print(x: Value) -> Value:
+    try:
+        if torch.isnan(x):
+            print(int(x.item()))
+    except ValueError:
+        return x * 0.1
+    return x
+
+
+EFFECTS = [by_an_element, by_a_stream, by_a_warning, by_the_error_of_a_text, by_the_error_of_a_print]
+EFFECTS += [by_a_text, by_a_method, by_a_handler, by_a_text_that_a_handler_keeps, by_a_filter]
 
 
 @pytest.mark.parametrize("decide", EFFECTS, ids=lambda f: f.__name__)

@@ -24,7 +24,7 @@ import torch
 from vgame.program.catching import ANY, GENERATES, Kinds, catching, raised_kind
 from vgame.program.hidden_state import PASSES, is_library_file, own_frame
 from vgame.program.printing import READS_ALL, assigned_names, is_printed, reads_of
-from vgame.program.shown_values import calls_nothing_else, keeps_no_text
+from vgame.program.shown_values import calls_nothing_else, is_of_tensors, keeps_no_text, may_fail
 from vgame.program.statements import (
     SCOPES,
     Place,
@@ -142,7 +142,8 @@ def _branches(check: ast.If, statements: list[ast.stmt], frame: FrameType, place
         return _left(ends, frame, place)
     if all(_shows(each, frame) and calls_nothing_else(each, names) for each in statements):
         warns = any(_is_call(each, (warnings.warn,), names) for each in statements)
-        return _left([WARNED], frame, place) if warns else ""
+        fails = [ANY] if may_fail(statements) else [WARNED] if warns else []
+        return _left(fails, frame, place)
     answers = [each for each in statements if isinstance(each, ast.Return)]
     shown = all(_shows(each, frame) and calls_nothing_else(each, names) for each in statements if each not in answers)
     plain = shown and all(isinstance(each.value, ast.Constant | None) for each in answers)
@@ -189,11 +190,8 @@ def _ends(branch: list[ast.stmt], frame: FrameType, names: dict[str, Any]) -> Ki
 
 def _cannot_fail(branch: list[ast.stmt], kind: type, names: dict[str, Any]) -> bool:
     """Whether a branch raises its own error only: its text computes nothing, and the class begins as Python's do."""
-    computes = ast.BinOp | ast.Subscript | ast.Attribute
-    texts = [n for each in branch for n in ast.walk(each) if isinstance(n, ast.FormattedValue)]
-    plain = not any(isinstance(n, computes) for each in texts for n in ast.walk(each.value))
     own = [n for kind in kind.__mro__ if isinstance(n := vars(kind).get("__init__"), types.FunctionType)]
-    return plain and not own and all(calls_nothing_else(each, names) for each in branch)
+    return not (may_fail(branch) or own) and all(calls_nothing_else(each, names) for each in branch)
 
 
 def _shows(statement: ast.stmt, frame: FrameType) -> bool:
@@ -253,10 +251,10 @@ def _asks(function: ast.expr, names: dict[str, Any], called: Any = None) -> bool
 
 def _is_librarys(function: ast.expr, found: Any, names: dict[str, Any]) -> bool:
     """Whether a function that is not the user's is one of a library, or a method that only reads."""
-    if isinstance(function, ast.Attribute) and not isinstance(
-        object_at(function.value, names), types.ModuleType | type
-    ):
-        return function.attr in METHODS
+    if isinstance(function, ast.Attribute):
+        owner = object_at(function.value, names)
+        if not isinstance(owner, types.ModuleType | type):
+            return function.attr in METHODS and is_of_tensors(function.value, names)
     return found is not None and isinstance(getattr(found, "__self__", None), types.ModuleType | type | None)
 
 

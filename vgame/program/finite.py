@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import sys
 import traceback
 import warnings
 from pathlib import Path
@@ -23,7 +24,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 
 from vgame.errors import ProgramError, some_of
-from vgame.program.asked import check_around
+from vgame.program.asked import FORM, check_around
 from vgame.program.constants import Known
 from vgame.program.hidden_state import line_above, own_frame
 from vgame.program.refusals import decides_by_values
@@ -47,12 +48,13 @@ class Checks(Known):
     def __init__(self) -> None:
         super().__init__()
         self.lines: dict[str, None] = {}
+        self.outputs = _outputs()
 
     def answer(self, function: Any, frame: FrameType | None, arguments: Any) -> Any | None:
         """What a function that decides gives in a check of finite numbers, else None."""
         if (real := self.replaced(arguments)) is None:
             return None
-        own, reason = check_around(frame)
+        own, reason = self._check(frame)
         if own is None:
             if function in (torch.Tensor.__bool__, torch.equal, torch.allclose):
                 raise decides_by_values(f"a condition{line_above(frame)}", reason)
@@ -70,7 +72,7 @@ class Checks(Known):
             proxy = slot.force() if hasattr(slot, "force") else slot
             self._replay(mode.tracer.graph, mode.tracer.root)
             found = self.values.get(proxy.node)
-        own, reason = (None, "") if found is None else check_around(frame)
+        own, reason = (None, "") if found is None else self._check(frame)
         if own is None or found is None:
             raise decides_by_values(f"a condition{line_above(frame)}", reason)
         self._note(own)
@@ -80,7 +82,7 @@ class Checks(Known):
         """A finite number in `math.isfinite(x.item())` of a check, else None."""
         if (asking := own_frame(frame)) is None or not around(asking, ast.stmt) or not _is_asked(asking):
             return None
-        own, reason = check_around(frame)
+        own, reason = self._check(frame)
         if own is None:
             raise decides_by_values(f"a condition{line_above(frame)}", reason)
         self._note(own)
@@ -100,6 +102,10 @@ class Checks(Known):
             f"the check at {found} fails if all numbers are finite, as they are taken to be while the step is traced, "
             f"so no step would be trained ({type(error).__name__}); remove it, or check constants only"
         )
+
+    def _check(self, frame: FrameType | None) -> tuple[FrameType | None, str]:
+        """As `check_around`. None in a loss that replaces the outputs: it may read what is printed."""
+        return check_around(frame) if _outputs() == self.outputs else (None, FORM)
 
     def _note(self, frame: FrameType) -> None:
         self.lines[f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"] = None
@@ -121,6 +127,10 @@ class Checks(Known):
                 "the first step whose loss or new weights are not finite",
                 stacklevel=2,
             )
+
+
+def _outputs() -> tuple[Any, ...]:
+    return sys.stdout, sys.stderr, warnings.showwarning, sys.breakpointhook
 
 
 def _passes(node: Node) -> bool | float | None:

@@ -39,7 +39,27 @@ def _is_plain_call(function: ast.expr, names: dict[str, Any]) -> bool:
     found = object_at(function, names)
     if any(found is each for each in PLAIN):
         return True
-    return isinstance(function, ast.Attribute) and function.attr in READS and not _is_users(found)
+    reads = isinstance(function, ast.Attribute) and function.attr in READS and not _is_users(found)
+    return reads and is_of_tensors(function.value, names)  # type: ignore[attr-defined]
+
+
+def is_of_tensors(place: ast.expr, names: dict[str, Any]) -> bool:
+    """Whether a method of this is no method of the user's: not of an element of a container of other objects."""
+    if not isinstance(place, ast.Subscript):
+        return True
+    held = object_at(place.value, names)
+    parts = list(held.values()) if isinstance(held, dict) else held if isinstance(held, list | tuple) else [held]
+    return all(isinstance(part, torch.Tensor | int | float | str) for part in parts)
+
+
+def may_fail(statements: list[ast.stmt]) -> bool:
+    """Whether a text that statements print may fail: a computation, an element, an integer of nan."""
+    nodes = [n for each in statements for n in ast.walk(each)]
+    specs = [n.format_spec for n in nodes if isinstance(n, ast.FormattedValue) and n.format_spec is not None]
+    whole = any(not ast.unparse(spec).rstrip("'\"").endswith(("e", "f", "g", "%", "s")) for spec in specs)
+    calls = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    computes = any(isinstance(n, ast.BinOp | ast.Subscript) for n in nodes)
+    return whole or computes or not calls.isdisjoint({"int", "round", "format"})
 
 
 def _is_users(found: Any) -> bool:
