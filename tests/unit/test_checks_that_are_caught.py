@@ -222,7 +222,26 @@ def at_the_end_of_a_generator(x: Value) -> Value:
     return x * factors[0]
 
 
-DECIDE = [at_the_end_of_a_generator, in_a_context_that_delegates, in_a_context_that_is_returned, in_an_own_stream]
+def in_a_hook_of_an_inner_pass(x: Value) -> Value:
+    factors, y = [0.1], torch.ones((), requires_grad=True)
+
+    def check(_: Value) -> None:
+        a_tensor(x.detach())
+        factors[0] = 1.0
+
+    y.register_hook(check)
+    with contextlib.suppress(FloatingPointError):
+        torch.autograd.grad(y * 2, y)
+    return x * factors[0]
+
+
+DECIDE = [
+    in_a_hook_of_an_inner_pass,
+    at_the_end_of_a_generator,
+    in_a_context_that_delegates,
+    in_a_context_that_is_returned,
+    in_an_own_stream,
+]
 DECIDE += [a_return_in_a_handler, a_yield_in_a_handler, another_error_in_a_handler, in_a_context_that_catches, in_del]
 DECIDE += [in_a_function_that_catches, an_attribute, an_iterator, an_unknown_error, a_break_in_finally, gathered]
 DECIDE += [in_an_own_context_of_torchs]

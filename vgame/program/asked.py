@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from vgame.program.catching import ANY, GENERATES, Kinds, catching, raised_kind
-from vgame.program.hidden_state import PASSES, is_library_file, own_frame
+from vgame.program.hidden_state import is_library_file, own_frame
 from vgame.program.printing import READS_ALL, assigned_names, is_printed, reads_of
 from vgame.program.shown_values import calls_nothing_else, is_of_tensors, keeps_no_text, may_fail
 from vgame.program.statements import (
@@ -69,7 +69,7 @@ ASKS = ast.Return | ast.If | ast.For | ast.Pass | ast.Assign | ast.AnnAssign
 def check_around(frame: FrameType | None) -> tuple[FrameType | None, str]:
     """The frame of the check whose condition reads a number at this place; or None, and why it is none."""
     frame, called = _writer(own_frame(frame)), None
-    while frame is not None and frame.f_code.co_filename != PASSES:
+    while frame is not None:
         if not (statements := around(frame, ast.stmt)):
             break
         reason = _use(statements[-1], *place_in(frame), frame, called)
@@ -208,8 +208,8 @@ def _shows(statement: ast.stmt, frame: FrameType) -> bool:
 
 def _is_call(statement: ast.stmt, functions: tuple[Any, ...], names: dict[str, Any]) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if functions is STOPS and isinstance(call, ast.Call) and "pdb" not in names:  # a branch imports it
-        return ast.unparse(call.func) == "pdb.set_trace"
+    if functions is STOPS and isinstance(call, ast.Call) and ast.unparse(call.func) == "pdb.set_trace":
+        return names.get("pdb", pdb) is pdb  # a branch imports it
     return isinstance(call, ast.Call) and any(object_at(call.func, names) is each for each in functions)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
-from vgame.program.hidden_state import PACKAGE, PASSES, is_library_file
+from vgame.program.hidden_state import PACKAGE, calls_loss, is_library_file
 from vgame.program.statements import SCOPES, Place, around, begin_of, end_of, names_of, nodes_of, object_at, place_in
 from vgame.system.installed import is_of_python
 
@@ -31,7 +31,7 @@ SWALLOWED += (NotImplementedError, ImportError, TypeError)
 GENERATES = ast.Yield | ast.YieldFrom | ast.Await
 LEAVES = ast.Return | ast.Break | ast.Continue | GENERATES
 BLOCKS = ast.Try | ast.TryStar | ast.With | ast.AsyncWith
-OUTSIDE = (PASSES, str(PACKAGE / "runs"), str(PACKAGE / "api.py"))  # code that is not in the loss
+OUTSIDE = (str(PACKAGE / "runs"), str(PACKAGE / "api.py"))  # code that is not in the loss
 OPEN = (open, threading.Lock, threading.RLock)
 OPENED = (io.IOBase, type(threading.Lock()), type(threading.RLock()))
 
@@ -39,7 +39,9 @@ OPENED = (io.IOBase, type(threading.Lock()), type(threading.RLock()))
 def catching(frame: FrameType | None, kinds: Kinds = ANY, place: Place | None = None) -> str:
     """The line of the code around a place of the loss which could catch an error of these very classes and go on. The
     place in the frame is by default what it runs."""
-    while frame is not None and not (file := (code := frame.f_code).co_filename).startswith(OUTSIDE):
+    while frame is not None and not calls_loss(frame):
+        if (file := (code := frame.f_code).co_filename).startswith(OUTSIDE):
+            break
         line, known = f"{Path(file).name} line {frame.f_lineno}", nodes_of(file)
         if code.co_name == "__del__" or (code.co_exceptiontable and (is_of_python(file) or not known)):
             return line

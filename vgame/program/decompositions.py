@@ -41,7 +41,7 @@ from vgame.program.composed import (
 )
 from vgame.program.constants import Known
 from vgame.program.fails import graph_of_trace, has_unknown_shape, refuse_failing
-from vgame.program.hidden_state import PASSES, TORCHS, is_library_file, line_above
+from vgame.program.hidden_state import TORCHS, calls_loss, is_library_file, line_above
 from vgame.program.later_step import refuse_shown
 from vgame.program.origins import at_line
 from vgame.program.printed import Printed
@@ -275,7 +275,7 @@ class Opened(TorchFunctionMode):
             frame = frame.f_back
         if frame is None or frame.f_code.co_filename.startswith(TORCHS):
             return function(tensor, spec) if spec else function(tensor)
-        while frame is not None and frame.f_code.co_filename != PASSES:
+        while frame is not None and not calls_loss(frame):
             if frame.f_code.co_filename == logging.__file__ and self.printed.number(frame.f_back) is not None:
                 return "???"  # in a handler of logging, which may be anyone's
             frame = frame.f_back

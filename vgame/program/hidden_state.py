@@ -48,10 +48,15 @@ def own_line(frames: Iterable[traceback.FrameSummary]) -> str:
     return f", {Path(lines[-1].filename).name} line {lines[-1].lineno}" if lines else ""
 
 
+def calls_loss(frame: FrameType) -> bool:
+    """Whether a frame is vgame's call of a loss, or of its backward pass; not that of a function of torch inside it."""
+    return frame.f_code.co_filename == PASSES and frame.f_code.co_name != "__torch_function__"
+
+
 def own_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost call of the user's code that led to a frame of the traced loss."""
-    while frame is not None and is_library_file(file := frame.f_code.co_filename):
-        frame = None if file == PASSES else frame.f_back
+    while frame is not None and is_library_file(frame.f_code.co_filename):
+        frame = None if calls_loss(frame) else frame.f_back
     return frame
 
 

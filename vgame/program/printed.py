@@ -25,7 +25,7 @@ import torch
 from vgame.errors import some_of
 from vgame.program.arithmetic import COMPARISONS, FAILING, compared, failing
 from vgame.program.finite import Checks
-from vgame.program.hidden_state import DEEP, PASSES, TORCHS, is_library_file, line_above, own_line
+from vgame.program.hidden_state import DEEP, TORCHS, calls_loss, is_library_file, line_above, own_line
 from vgame.program.printing import prints, refuse_tried_numbers
 from vgame.program.refusals import decides_by_values
 from vgame.program.shown_types import ARITHMETIC, numbers_shown
@@ -69,7 +69,8 @@ class Printed:
         """Does the user's statement that runs only print? Then its line is noted."""
         if (sys.stdout, sys.stderr) != self.streams:  # a loss that replaces them may read the text
             return False
-        while frame is not None and (file := frame.f_code.co_filename) != PASSES:
+        while frame is not None and not calls_loss(frame):
+            file = frame.f_code.co_filename
             if not is_library_file(file) and prints(frame, compares):
                 self.lines[f"{Path(file).name} line {frame.f_lineno}"] = None
                 return True
