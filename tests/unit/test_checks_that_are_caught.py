@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -235,7 +236,24 @@ def in_a_hook_of_an_inner_pass(x: Value) -> Value:
     return x * factors[0]
 
 
-DECIDE = [
+class Held:
+    pass
+
+
+def in_a_callback_of_a_reference(x: Value) -> Value:
+    factors, held = [0.1], Held()
+
+    def check(_: Any) -> None:
+        a_tensor(x)
+        factors[0] = 1.0
+
+    reference = weakref.ref(held, check)
+    del held
+    return x * factors[0] if reference() is None else x
+
+
+DECIDE = [in_a_callback_of_a_reference]
+DECIDE += [
     in_a_hook_of_an_inner_pass,
     at_the_end_of_a_generator,
     in_a_context_that_delegates,

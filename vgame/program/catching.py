@@ -32,6 +32,8 @@ GENERATES = ast.Yield | ast.YieldFrom | ast.Await
 LEAVES = ast.Return | ast.Break | ast.Continue | GENERATES
 BLOCKS = ast.Try | ast.TryStar | ast.With | ast.AsyncWith
 OUTSIDE = (str(PACKAGE / "runs"), str(PACKAGE / "api.py"))  # code that is not in the loss
+RELEASES = {f"{what}_{kind}" for what in ("STORE", "DELETE") for kind in ("FAST", "NAME", "GLOBAL", "DEREF")}
+RELEASES |= {"POP_TOP", "POP_EXCEPT"}
 OPEN = (open, threading.Lock, threading.RLock)
 OPENED = (io.IOBase, type(threading.Lock()), type(threading.RLock()))
 
@@ -53,7 +55,15 @@ def catching(frame: FrameType | None, kinds: Kinds = ANY, place: Place | None = 
             if not (kinds := _leaving(block, at, kinds, names_of(frame))):
                 return f"{Path(file).name} line {block.lineno}"
         frame, place = frame.f_back, None
+        if frame is not None and _releases(frame):  # it deletes an object, whose callback runs; errors are ignored
+            return f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"
     return ""
+
+
+def _releases(frame: FrameType) -> bool:
+    """Whether a frame runs an instruction that calls nothing but what deletes objects."""
+    name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    return name in RELEASES
 
 
 def _is_end(block: Any, place: Place) -> bool:
