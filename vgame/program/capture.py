@@ -9,7 +9,8 @@ them into a program.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -38,6 +39,7 @@ from vgame.program.hidden_state import (
     refuse_hooks,
     refuse_outside,
 )
+from vgame.program.later_step import later_step, shown
 from vgame.program.lowering import HANDLERS
 from vgame.program.origins import labelled_modules
 from vgame.program.passes import Step
@@ -59,6 +61,7 @@ from vgame.program.restored import restored
 from vgame.program.retrace import is_repeated, without_repetition
 from vgame.program.scripted import as_written
 from vgame.program.seeds import unset
+from vgame.program.shared import Change, Shared
 from vgame.tasks.task import TOTALS, Task
 
 aten = torch.ops.aten
@@ -75,6 +78,19 @@ def capture(task: Task) -> tuple[Captured, ...]:
     return tuple(_capture(task, number, own) for number, own in enumerate(owned(task)))
 
 
+def refuse_reads(task: Task, shared: Shared) -> None:
+    """Raise ProgramError if a loss reads what the optimizers and schedulers have changed in the steps of the job."""
+    if not shared.has_more_than(later_step(task)):
+        return
+    with shown(shared.changes(traps=True)):
+        shared.refuse_held()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are given already
+        for changes in (shared.changes(), shared.changes(traps=True)):
+            for number, own in enumerate(owned(task)):
+                _capture(task, number, own, alone=task.accumulate > 1, later=changes)
+
+
 def owned(task: Task) -> list[set[int]]:
     """For each loss the parameters that it trains, by `id`: those of its optimizer; of a single loss, those that the
     model's parameters() gives."""
@@ -83,9 +99,12 @@ def owned(task: Task) -> list[set[int]]:
     return [{id(p) for g in o.param_groups for p in g["params"]} for o in task.optimizers]
 
 
-def _capture(task: Task, number: int, own: set[int], alone: bool = False) -> Captured:
+def _capture(
+    task: Task, number: int, own: set[int], alone: bool = False, later: Sequence[Change] | None = None
+) -> Captured:
     """Capture one loss, with the gradients of its parameters. `alone`: it is not compared with its pass after the other
-    turns, but with the one that follows at once."""
+    turns, but with the one that follows at once. `later`: the changes that a later step finds, by default those of one
+    step."""
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
     refuse_types(task, parameters, buffers)
@@ -96,7 +115,7 @@ def _capture(task: Task, number: int, own: set[int], alone: bool = False) -> Cap
             _train(task.model)  # which may freeze parameters, or add hooks
             refuse_hooks(task.model)
             refuse_cumulative_averages(task.model)
-            wrapper = Step(task, number, own, alone)
+            wrapper = Step(task, number, own, alone, later)
             if not wrapper.trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
                 raise nothing_to_train(wrapper.own)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -154,7 +173,7 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
         if sets > 2:
             raise turns_change(step.turns, step.task, step.number)
         flags = [name for name in step.changed if name.startswith("requires_grad of ")]
-        raise switches(flags) if flags else attributes_change(step.changed, step.left)
+        raise switches(flags) if flags else attributes_change(step.changed, step.left, step.backward)
     once = without_repetition(second, sets)
     once.graph.eliminate_dead_code()
     fold_wide(once)

@@ -38,11 +38,11 @@ from vgame.program.composed import (
 )
 from vgame.program.constants import Known
 from vgame.program.hidden_state import PASSES, TORCHS, is_library_file, line_above
-from vgame.program.later_step import refuse_shown
 from vgame.program.origins import at_line
 from vgame.program.printed import Printed
 from vgame.program.refusals import refuse_torchvisions_chance
 from vgame.program.shown_types import shown_number
+from vgame.program.traps import refuse_shown
 
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:

@@ -11,7 +11,7 @@ import random
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -196,6 +196,10 @@ class Held:
         """The modules that are others now, or have other hooks."""
         return [name for name, module in _modules(self.model).items() if self.modules.get(name) != module]
 
+    def changed_since(self, before: Mapping[str, Any]) -> list[str]:
+        """The names of what has changed since an earlier `now()`."""
+        return self.placed(_other(self.now(), before))
+
     def changed(self) -> list[str]:
         """The names of numbers, strings, tensors and None that have changed."""
         return _other(_values(self.roots), self.values) or _other(_outside(), self.outside)
@@ -232,17 +236,19 @@ class Held:
                 "of a program; draw them with torch (augmentation: vgame.augment)"
             )
 
-    def refuse_counts(self, after: Mapping[str, Any]) -> None:
+    def refuse_counts(self, after: Mapping[str, Any], backward: Sequence[str] = ()) -> None:
         """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes, to
-        another than `after` the first."""
+        another than `after` the first. `backward`: those that the backward pass of the first changed."""
         now, before = self.now(), self.values | self.outside
         was = lambda path: (_kind(before.get(path)), _kind(after.get(path)))  # noqa: E731
         if counted := [path for path in self.changed() if _kind(now.get(path)) not in was(path)]:
-            raise attributes_change(self.placed(counted), [])
+            raise attributes_change(self.placed(counted), [], backward)
 
 
-def attributes_change(names: list[str], left: list[str]) -> ProgramError:
-    """The error for attributes that have other values at the next forward pass; `left`: modules with another mode."""
+def attributes_change(names: list[str], left: list[str], backward: Sequence[str] = ()) -> ProgramError:
+    """The error for attributes that have other values at the next forward pass; `left`: modules with another mode;
+    `backward`: names that the backward pass changes."""
+    behind = bool(names) and {*names} <= {*backward}
     if left:
         return ProgramError(
             f"the loss leaves modules in another mode ({some_of(left)}), in which the next step would run; set the "
@@ -257,14 +263,15 @@ def attributes_change(names: list[str], left: list[str]) -> ProgramError:
         )
     if any(" (" in name or name.startswith("loss.") for name in names):
         return ProgramError(
-            f"the loss or the model changes {some}, which a program does not record; make it a buffer of the model "
-            f"(register_buffer), or remove it{WATCHED}"
+            f"the loss or the model changes {some}{' in the backward pass' * behind}, which a program does not record; "
+            f"make it a buffer of the model (register_buffer), or remove it{WATCHED}"
         )
     one = len(names) == 1
     which, form, them = ("attribute", "it a buffer", "it") if one else ("attributes", "them buffers", "them")
     return ProgramError(
-        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the forward pass, and the next pass "
-        f"may depend on {them}; make {form} (register_buffer){WATCHED}"
+        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the "
+        f"{'backward' if behind else 'forward'} pass, and the next {'step' if behind else 'pass'} may depend on {them}; "
+        f"make {form} (register_buffer){WATCHED}"
     )
 
 
@@ -309,7 +316,9 @@ def _other(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
 
 
 def _is_same(now: Any, before: Any) -> bool:
-    """Whether both are one object, or equal numbers or texts."""
+    """Whether both are one object, or equal numbers or texts, also in tuples."""
+    if type(now) is tuple and type(before) is tuple and len(now) == len(before):
+        return all(map(_is_same, now, before))
     if now is before or type(now) is not type(before) or not (_is_value(now) and _is_value(before)):
         return now is before
     return bool(now == before) and repr(now) == repr(before)  # (0, 0.0) is not (0.0, 0), nor is 0.0 -0.0

@@ -18,7 +18,7 @@ from vgame.arithmetic.functions import Function
 from vgame.commit.mapped import flat_of, look_through, source_of
 from vgame.errors import DataError, ProgramError
 from vgame.program.batches import POSITION, refuse_carried, rows_of
-from vgame.program.capture import capture
+from vgame.program.capture import capture, refuse_reads
 from vgame.program.captured import Captured
 from vgame.program.frozen import asleep_of, awake_column
 from vgame.program.indices import check_indices
@@ -38,6 +38,7 @@ from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.recorder import Key
 from vgame.program.renumber import moved, reachable, renumber
 from vgame.program.schedule import Schedule, double, to_binary32
+from vgame.program.shared import Shared
 from vgame.program.usual import mark_usual
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
@@ -139,7 +140,7 @@ class _Lowering:
         self.outputs: list[Value] = []
         self.scalar_names: list[str] = []
         self.scalar_columns: list[np.ndarray] = []
-        self.notes = Notes(self.b.exact)
+        self.notes, self.shared = Notes(self.b.exact), Shared(task)
 
     def run(self) -> Lowered:
         self._state_inputs()
@@ -149,6 +150,7 @@ class _Lowering:
         if len(self.captured) == 1:
             optimizers = [list(self.task.optimizers)]
         losses = [self._turn(*turn, batches) for turn in zip(self.captured, optimizers, strict=True)]
+        refuse_reads(self.task, self.shared)
         if self.task.average is not None:
             self._average(self.task.average, trained)
         return self._finish(self._computed(reduce(lambda a, b: self.b.map(Function.ADD, a, b), losses)))
@@ -278,7 +280,8 @@ class _Lowering:
     def _optimizer(self, optimizers: Iterable[torch.optim.Optimizer], gradients: Mapping[str, Value]) -> None:
         for optimizer in optimizers:
             self.b.label = "optimizer"
-            plan = plan_of(self.task, optimizer, self.schedule, self.steps, set(gradients), self.asleep, self.listener)
+            given = self.schedule, self.steps, set(gradients), self.asleep, self.listener, self.shared
+            plan = plan_of(self.task, optimizer, *given)
             (self._by_rule if isinstance(plan, ByRule) else self._as_written)(optimizer, plan, gradients)
 
     def _by_rule(self, optimizer: torch.optim.Optimizer, plan: ByRule, gradients: Mapping[str, Value]) -> None:

@@ -19,6 +19,7 @@ from vgame.program.optimizers import check_groups, check_rates, has_rule
 from vgame.program.play import Played, play, scheduled
 from vgame.program.recorder import Key
 from vgame.program.schedule import Rate, Schedule, double
+from vgame.program.shared import Shared
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
 
@@ -40,8 +41,10 @@ def plan_of(
     trained: set[str],
     asleep: Asleep,
     listener: NullProgress = NULL_PROGRESS,
+    shared: Shared | None = None,
 ) -> ByRule | Mapping[Key, Played]:
-    """Rates for a rule that is equivalent to the task's optimizer and schedulers; else the played steps."""
+    """Rates for a rule that is equivalent to the task's optimizer and schedulers; else the played steps. `shared` notes
+    what these change of the loss's objects."""
     check_rates(optimizer)
     by_rule = has_rule(optimizer)
     if by_rule:
@@ -52,14 +55,14 @@ def plan_of(
     if schedulers := _schedulers_of(task, optimizer):
         if schedule is not None:
             raise JobFileError("the task has schedulers and the job has a [schedule]; remove one of them")
-        if by_rule and (rates := _rates_alone(optimizer, schedulers, steps)) is not None:
+        if by_rule and (rates := _rates_alone(optimizer, schedulers, steps, shared)) is not None:
             return ByRule([lambda t, group=group: Fraction(group[t - 1]) for group in rates])
-        return play(optimizer, {*names}, schedulers, None, steps, sleeping, listener)
+        return play(optimizer, {*names}, schedulers, None, steps, sleeping, listener, shared)
     rates = [] if schedule is None and not by_rule else _scheduled_rates(task, optimizer, schedule, steps)
     if by_rule:
         return ByRule(rates)
     doubles = None if schedule is None else lambda t: [double(rate(t), 64) for rate in rates]
-    return play(optimizer, {*names}, (), doubles, steps, sleeping, listener)
+    return play(optimizer, {*names}, (), doubles, steps, sleeping, listener, shared)
 
 
 def _schedulers_of(task: Task, optimizer: Optimizer) -> Sequence[LRScheduler]:
@@ -70,11 +73,13 @@ def _schedulers_of(task: Task, optimizer: Optimizer) -> Sequence[LRScheduler]:
     return [s for s, owner in zip(task.schedulers, own, strict=True) if owner is optimizer]
 
 
-def _rates_alone(optimizer: Optimizer, schedulers: Sequence[LRScheduler], steps: int) -> list[list[float]] | None:
+def _rates_alone(
+    optimizer: Optimizer, schedulers: Sequence[LRScheduler], steps: int, shared: Shared | None
+) -> list[list[float]] | None:
     """The learning rates of each group; None if the schedulers change more than them, or read more than options."""
     rates: list[list[float]] = [[] for _ in optimizer.param_groups]
     first = None
-    for groups in scheduled(optimizer, schedulers, steps):
+    for groups in scheduled(optimizer, schedulers, steps, shared):
         others = [_others(group) for group in groups]
         if others != (first := first or others):
             return None

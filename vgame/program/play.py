@@ -25,6 +25,7 @@ from vgame.program.copied import Watch, clear_gradients, copied, follow, untouch
 from vgame.program.functions_held import unchanged_outside
 from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
+from vgame.program.shared import Shared
 from vgame.program.torchs_steps import without_values
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
@@ -57,11 +58,13 @@ def play(
     steps: int,
     asleep: Mapping[int, Sequence[range]] = MappingProxyType({}),
     listener: NullProgress = NULL_PROGRESS,
+    shared: Shared | None = None,
 ) -> dict[Key, Played]:
     """The records by (group, place in it) of the parameters whose `id` is in `trained`. `rates` are set before each
-    step; schedulers step after each step, as in torch's own loop. `asleep`: by `id` the steps without a gradient."""
+    step; schedulers step after each step, as in torch's own loop. `asleep`: by `id` the steps without a gradient.
+    `shared` notes what the steps change of the loss's objects."""
     with unchanged_outside(optimizer, schedulers):
-        stage = _Stage(optimizer, trained, schedulers, asleep)
+        stage = _Stage(optimizer, trained, schedulers, asleep, shared or Shared())
         for step in range(1, steps + 1):
             stage.step(step, rates(step) if rates else None)
             if step % EVERY == 0:
@@ -70,12 +73,14 @@ def play(
 
 
 def scheduled(
-    optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler], steps: int
+    optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler], steps: int, shared: Shared | None = None
 ) -> Iterator[list[dict[str, Any]]]:
     """The options of every group at each step, as the schedulers set them; the optimizer does not step, so the options
     end where a scheduler reads or changes more than options."""
     with unchanged_outside(optimizer, schedulers):
         copy, followers = copied(optimizer, schedulers)
+        shared = shared or Shared()
+        shared.begin((optimizer, *schedulers), (copy, *followers))
         watch = Watch(copy, followers)
         for _ in range(steps):
             if watch.read:
@@ -87,6 +92,7 @@ def scheduled(
                 if watch.read:
                     return
                 raise
+            shared.note()
 
 
 class _Stage:
@@ -99,9 +105,11 @@ class _Stage:
         trained: set[int],
         schedulers: Sequence[LRScheduler],
         asleep: Mapping[int, Sequence[range]],
+        shared: Shared,
     ) -> None:
-        self.name = type(optimizer).__name__
+        self.name, self.shared = type(optimizer).__name__, shared
         self.optimizer, self.schedulers = copied(optimizer, schedulers)
+        shared.begin((optimizer, *schedulers), (self.optimizer, *self.schedulers))
         self.parameters, self.others = {}, {}
         self.played: dict[Key, Played] = {}
         self.asleep: dict[Key, Sequence[range]] = {}
@@ -138,6 +146,7 @@ class _Stage:
             recorder.refuse_changed(key, p)
         self._note(step, {key: recorder.end(key, p, _slots(self.optimizer, p)) for key, p in self.parameters.items()})
         follow(self.schedulers)
+        self.shared.note()
 
     def _note(self, step: int, outcomes: Mapping[Key, Outcome]) -> None:
         """Add a step to every record; split records of parameters with different treatment."""
