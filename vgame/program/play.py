@@ -24,7 +24,7 @@ from vgame.errors import ProgramError
 from vgame.program.copied import Watch, clear_gradients, copied, follow, untouched
 from vgame.program.functions_held import unchanged_outside
 from vgame.program.hidden_state import line_of
-from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
+from vgame.program.recorder import Form, Key, Outcome, Recorder, state_of, without_data
 from vgame.program.shared import Shared
 from vgame.program.torchs_steps import without_values
 from vgame.system.progress import NULL_PROGRESS, NullProgress
@@ -186,7 +186,8 @@ class _Stage:
 
 
 def _slots(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {key: value for key, value in optimizer.state.get(p, {}).items() if without_data(value)}
+    held = state_of(type(optimizer).__name__, optimizer.state, p)
+    return {key: value for key, value in held.items() if without_data(value)}
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from __future__ import annotations
 import traceback
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,16 +36,21 @@ FILLS = {
     "new_full": lambda args, kwargs: float(args[2]),
 }
 
+#: Whether a tensor is made of the size of another one, so that it is no counter.
+OF_TENSOR: ContextVar[bool] = ContextVar("of_tensor", default=False)
+
 Label = tuple[Any, ...]  # ("p",), ("g",), ("slot", key), ("fill", number, shape, type, given, n) or ("out", n, k)
 Key = tuple[int, int]  # group, place in it
 
 
 @dataclass(frozen=True)
 class Number:
-    """The place of the n-th number of a step; `kind`: its type where the operator reads a tensor, and no number."""
+    """The place of the n-th number of a step; `kind`: its type where the operator reads a tensor, and no number;
+    `real`: whether it is a float, in the first step."""
 
     n: int
     kind: torch.dtype | None = None
+    real: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,8 @@ class Counters(TorchDispatchMode):
 def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Keep the values of counters that an optimizer creates on its parameter's device, since numbers depend on
     them."""
+    if OF_TENSOR.get():
+        return kwargs
     made = kwargs.get("device") is not None and not any(without_data(t) for t in tree_leaves((args, kwargs)))
     size = args[0] if args else ()
     single = not (size.dim() if isinstance(size, torch.Tensor) else isinstance(size, list | tuple) and len(size))
@@ -248,7 +256,8 @@ class Recorder(TorchDispatchMode):
 
     def _holder(self, tensor: torch.Tensor) -> Any:
         """The parameter whose state holds a tensor."""
-        place, states = _memory(tensor), {key: self.state.get(p, {}) for key, p in self.parameters.items()}
+        states = {key: state_of(self.name, self.state, p) for key, p in self.parameters.items()}
+        place = _memory(tensor)
         held = (key for key, state in states.items() for t in state.values() if without_data(t) and _memory(t) == place)
         return next(held, None)
 
@@ -267,7 +276,7 @@ class Recorder(TorchDispatchMode):
             leaf, numeric = leaf.item(), True
         if numeric and (type(leaf) in (int, float) or kind is not None):
             self.numbers[key].append(float(leaf))
-            return Number(len(self.numbers[key]) - 1, kind)
+            return Number(len(self.numbers[key]) - 1, kind, isinstance(leaf, float))
         return "device" if isinstance(leaf, torch.device) else leaf
 
     def _name(self, tensor: torch.Tensor, key: Any, label: Label) -> None:
@@ -293,6 +302,16 @@ def _renamed(value: Any, names: dict[Label, Label]) -> Any:
 
 def without_data(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "meta"
+
+
+def state_of(name: str, state: Mapping[Any, Any], p: torch.Tensor) -> Mapping[str, Any]:
+    """What the state of an optimizer of this name holds for a parameter."""
+    try:
+        return state.get(p, {})
+    except (RuntimeError, NotImplementedError):  # a key with the hash of the parameter is compared with it
+        raise ProgramError(
+            f"the optimizer {name} keeps its state by the id of a parameter; keep it in self.state[p]"
+        ) from None
 
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
