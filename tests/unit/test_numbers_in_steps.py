@@ -157,3 +157,15 @@ def test_a_state_by_the_id_of_a_parameter() -> None:
 
     with pytest.raises(ProgramError, match=r"the optimizer ById keeps its state by the id of a parameter; .*state\[p\]"):
         lowered(ById)
+
+
+def on_its_device(own: Any, p: torch.Tensor, state: dict[str, Any]) -> None:
+    if not state:
+        state["m"] = torch.zeros_like(p, device=p.device).to(p.device)
+    ones = torch.ones(1, device=p.device).to(p.grad.device)
+    state["m"] = state["m"].mul_(0.9).add_(p.grad.to(p.device)).to(device=p.device)
+    p.sub_(state["m"] / (ones + p.abs()), alpha=0.05)
+
+
+def test_a_tensor_on_the_device_of_a_parameter() -> None:
+    compare(stepping(on_its_device))

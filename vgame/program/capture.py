@@ -109,6 +109,7 @@ def _capture(
     buffers = dict(task.model.named_buffers())
     refuse_types(task, parameters, buffers)
     batch = task.samples(torch.arange(task.batch) % task.population)
+    wrapper = None
     try:
         with ExitStack() as stack:
             stack.enter_context(restored(task.model, *task.losses))
@@ -130,6 +131,8 @@ def _capture(
             stack.enter_context(_without_tracebacks())
             graph = _two_passes(wrapper, parameters, buffers, batch)
     except VgameError:
+        if wrapper is not None and wrapper.unnamed and later is None:  # once more, so that a read of what changes is named
+            _capture(task, number, own, alone, later_step(task, traps=True))
         raise
     except Exception as error:
         if isinstance(error, undecided()):
@@ -172,6 +175,7 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
     if step.functions[0] != step.functions[1] or not is_repeated(second, sets):
         if sets > 2:
             raise turns_change(step.turns, step.task, step.number)
+        step.unnamed = not (step.changed or step.left)
         flags = [name for name in step.changed if name.startswith("requires_grad of ")]
         raise switches(flags) if flags else attributes_change(step.changed, step.left, step.backward)
     once = without_repetition(second, sets)

@@ -47,8 +47,9 @@ def refuse_other_options(task: Task, before: Sequence[tuple[int, str, Any]]) -> 
         )
 
 
-def later_step(task: Task) -> list[Change]:
-    """The changes of a step and of the schedulers after it; numbers that another step may change, too."""
+def later_step(task: Task, traps: bool = False) -> list[Change]:
+    """The changes of a step and of the schedulers after it; numbers that another step may change, too. `traps`: none of
+    those of a step may be read."""
     found, shared = list[Change](), Shared(task, everything=True)
     for optimizer in task.optimizers:
         schedulers = [s for s in task.schedulers if getattr(s, "optimizer", None) is optimizer]
@@ -65,7 +66,7 @@ def later_step(task: Task) -> list[Change]:
                 rates = [_shown(_other(rate), "the last rate of the scheduler") for rate in each._last_lr]
                 found.append((vars(each), "_last_lr", rates))
         found.append((vars(optimizer), "state", state_of("the state of the optimizer")))
-    return [*shared.changes(), *found]
+    return [*shared.changes(), *found] if not traps else [*found, *shared.changes(traps)]
 
 
 def _is_torchs(scheduler: LRScheduler) -> bool:

@@ -71,6 +71,7 @@ class Step:
         self.again = False  # whether the second pass needs a backward pass: the first ran the user's code, or changed
         # buffers, as it runs checkpointed parts again
         self.backward: list[str] = []  # attributes that the backward passes changed
+        self.unnamed = False  # whether the passes differ, and no change of the first explains it
         self.later = later_step(task) if later is None else later
         self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 

@@ -68,7 +68,10 @@ def _plainly(step: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
-PLACES = {T.device.__get__: torch.device("cpu"), T.is_cpu.__get__: True, T.is_meta.__get__: False}
+CPU, META = torch.device("cpu"), torch.device("meta")
+#: Attributes of tensors that say where they are.
+PLACES = {T.device.__get__: CPU, T.is_cpu.__get__: True, T.is_meta.__get__: False}
+#: Functions that give the words of a tensor, or their address.
 WORDS = (T.numpy, T.data_ptr, T.untyped_storage, T.storage, T.__array__)
 
 
@@ -82,17 +85,18 @@ class _Numbers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and kwargs.get("device") is not None:
-            kwargs["device"] = torch.device("cpu")
+        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor):
+            return func(*args, **kwargs | ({"device": CPU} if kwargs.get("device") is not None else {}))
         if func in PLACES and not is_library_file(sys._getframe(1).f_code.co_filename):
             return PLACES[func]
         if func in WORDS and not is_library_file(sys._getframe(1).f_code.co_filename):
             self._refuse_words(func.__name__, args[0])
+        args, kwargs = _placed(func, args, kwargs)
         if func not in (torch.zeros, torch.ones, torch.full, torch.empty) or not _is_of_tensor(*args, **kwargs):
             return func(*args, **kwargs)
         before = OF_TENSOR.set(_is_of_size(*args, **kwargs))
         try:
-            return func(*args, **kwargs | {"device": torch.device("meta")})
+            return func(*args, **kwargs | {"device": META})
         finally:
             OF_TENSOR.reset(before)
 
@@ -103,6 +107,15 @@ class _Numbers(TorchFunctionMode):
                     f"the optimizer's step reads {name} of a tensor{own_line(traceback.extract_stack())}, which has no "
                     "data while the step is captured; compute with tensors (torch.where, torch.clamp) instead"
                 )
+
+
+def _placed(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments of a call, with the device of tensors without data for the one that the user's code reads."""
+    if func is T.to and not without_data(args[0]):
+        return args, kwargs
+    places = [META if isinstance(a, torch.device) and a == CPU else a for a in args]
+    given = kwargs.get("device")
+    return places, kwargs | ({"device": META} if isinstance(given, torch.device) and given == CPU else {})
 
 
 def _is_of_size(*args: Any, size: Any = None, **_: Any) -> bool:
