@@ -155,7 +155,7 @@ def test_a_state_by_the_id_of_a_parameter() -> None:
                 state["n"] = state.get("n", 0) + 1
                 p.sub_(p.grad, alpha=0.1 / state["n"])
 
-    with pytest.raises(ProgramError, match=r"the optimizer ById keeps its state by the id of a parameter; .*state\[p\]"):
+    with pytest.raises(ProgramError, match=r"ById keeps its state by the id of a parameter; keep it in"):
         lowered(ById)
 
 

@@ -131,12 +131,16 @@ def _capture(
             stack.enter_context(_without_tracebacks())
             graph = _two_passes(wrapper, parameters, buffers, batch)
     except VgameError:
-        if wrapper is not None and wrapper.unnamed and later is None:  # once more, so that a read of what changes is named
+        if (
+            wrapper is not None and wrapper.unnamed and later is None
+        ):  # once more, so that a read of what changes is named
             _capture(task, number, own, alone, later_step(task, traps=True))
         raise
     except Exception as error:
         if isinstance(error, undecided()):
             raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
+        if type(error).__name__ == "PendingUnbackedSymbolNotFound":  # the read raised its error in another thread
+            raise decides_by_values(f"a number that another thread reads{line_of(error)}") from None
         raise _fails(error, list(batch)) from None
     refuse_unknown_shapes(graph, wrapper.decided)
     wrapper.printed.warn()

@@ -26,6 +26,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
+from vgame.program.hidden_state import differing, values_outside
 from vgame.tasks.reach import is_library_class
 
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
@@ -39,7 +40,7 @@ def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRS
     random numbers are drawn."""
     owners = (optimizer, *schedulers)
     functions = [f for owner in owners for f in (*_own_functions(type(owner)), *_held_functions(vars(owner)))]
-    before, chance = _read(functions, owners), _chance()
+    before, chance, outside = _read(functions, owners), _chance(), values_outside()
     yield
     if chance != _chance():
         raise ProgramError(
@@ -47,7 +48,8 @@ def unchanged_outside(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRS
             "capture gets other numbers; draw them with torch.rand_like(p)"
         )
     after = _read(functions, owners)
-    if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):
+    held = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    if changed := [*sorted(held), *differing(values_outside(), outside)]:
         raise ProgramError(
             f"the optimizer {type(optimizer).__name__} or its schedulers change {changed[0].split(' in ')[0]} while "
             "they step, so a second capture would start from the changed value; keep it in the optimizer or in an "

@@ -182,11 +182,11 @@ class Held:
         self.model, self.roots = model, roots_of(model, [loss])
         self.values, self.parameters, self.buffers = _values(self.roots), _parameters(model), _buffers(model)
         self.chance, self.modes, self.modules = _chance(), _modes(model), _modules(model)
-        self.outside = _outside()
+        self.outside = values_outside()
 
     def now(self) -> dict[str, Any]:
         """The values now, by name."""
-        return _values(self.roots) | _outside()
+        return _values(self.roots) | values_outside()
 
     def left(self) -> list[str]:
         """The modules whose mode has changed."""
@@ -198,11 +198,11 @@ class Held:
 
     def changed_since(self, before: Mapping[str, Any]) -> list[str]:
         """The names of what has changed since an earlier `now()`."""
-        return self.placed(_other(self.now(), before))
+        return self.placed(differing(self.now(), before))
 
     def changed(self) -> list[str]:
         """The names of numbers, strings, tensors and None that have changed."""
-        return _other(_values(self.roots), self.values) or _other(_outside(), self.outside)
+        return differing(_values(self.roots), self.values) or differing(values_outside(), self.outside)
 
     def placed(self, paths: list[str]) -> list[str]:
         """The paths, those of attributes of a loss that is an object with its first line."""
@@ -280,7 +280,7 @@ def _values(roots: Roots) -> dict[str, Any]:
     return {name: value if isinstance(value, LEAVES) else state(value) for name, value in reached(roots)}
 
 
-def _outside() -> dict[str, Any]:
+def values_outside() -> dict[str, Any]:
     """Numbers and strings of the user's modules, and the variables of the process, which code can also read and write
     by a text: getattr(module, "count"), sys.modules, os.environ."""
     modules = [_held(m) for m in list(sys.modules.values())]
@@ -311,7 +311,8 @@ def _is_value(value: Any) -> bool:
     return all(isinstance(part, int | float | complex | str | bytes | np.number | np.bool_) for part in parts)
 
 
-def _other(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+def differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """The sorted names whose values are not the same."""
     return [name for name in sorted({*now, *before}) if not _is_same(now.get(name), before.get(name))]
 
 

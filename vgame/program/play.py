@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pickle import PicklingError
 from types import MappingProxyType
 from typing import Any
 
@@ -78,7 +79,7 @@ def scheduled(
     """The options of every group at each step, as the schedulers set them; the optimizer does not step, so the options
     end where a scheduler reads or changes more than options."""
     with unchanged_outside(optimizer, schedulers):
-        copy, followers = copied(optimizer, schedulers)
+        copy, followers = _copies(optimizer, schedulers)
         shared = shared or Shared()
         shared.begin((optimizer, *schedulers), (copy, *followers))
         watch = Watch(copy, followers)
@@ -95,6 +96,19 @@ def scheduled(
             shared.note()
 
 
+def _copies(
+    optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]
+) -> tuple[torch.optim.Optimizer, list[LRScheduler]]:
+    """Copies to play; ProgramError if Python cannot copy what they hold."""
+    try:
+        return copied(optimizer, schedulers)
+    except (TypeError, PicklingError) as error:
+        raise ProgramError(
+            f"the optimizer {type(optimizer).__name__} or a scheduler of it holds an object that cannot be copied "
+            f"({error}), but its steps are played on a copy; let it hold numbers, texts, tensors and containers only"
+        ) from None
+
+
 class _Stage:
     """A copy of an optimizer over tensors without data. Equal parameters of a group share one record until a step
     treats them differently."""
@@ -108,7 +122,7 @@ class _Stage:
         shared: Shared,
     ) -> None:
         self.name, self.shared = type(optimizer).__name__, shared
-        self.optimizer, self.schedulers = copied(optimizer, schedulers)
+        self.optimizer, self.schedulers = _copies(optimizer, schedulers)
         shared.begin((optimizer, *schedulers), (self.optimizer, *self.schedulers))
         self.parameters, self.others = {}, {}
         self.played: dict[Key, Played] = {}
