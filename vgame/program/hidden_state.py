@@ -268,10 +268,10 @@ def attributes_change(names: list[str], left: list[str], backward: Sequence[str]
         )
     one = len(names) == 1
     which, form, them = ("attribute", "it a buffer", "it") if one else ("attributes", "them buffers", "them")
+    place, after = ("backward", "step") if behind else ("forward", "pass")
     return ProgramError(
-        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the "
-        f"{'backward' if behind else 'forward'} pass, and the next {'step' if behind else 'pass'} may depend on {them}; "
-        f"make {form} (register_buffer){WATCHED}"
+        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the {place} pass, and the next {after} "
+        f"may depend on {them}; make {form} (register_buffer){WATCHED}"
     )
 
 

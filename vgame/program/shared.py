@@ -7,7 +7,7 @@ entry of a dictionary, an attribute) that another step finds changed, with the v
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any

@@ -76,8 +76,8 @@ WORDS = (T.numpy, T.data_ptr, T.untyped_storage, T.storage, T.__array__)
 
 
 class _Numbers(TorchFunctionMode):
-    """Keeps `torch.tensor(0.1, device=p.device)` on a device with data; `torch.zeros(p.shape)` has none, as `p` has. For
-    the user's code all tensors are on the CPU, as in a loop; it reads no words of those without data."""
+    """Keeps `torch.tensor(0.1, device=p.device)` on a device with data; `torch.zeros(p.shape)` has none, as `p` has.
+    The user's code finds all tensors on the CPU, as in a loop; it reads no words of those without data."""
 
     def __init__(self, caught: Caught) -> None:
         super().__init__()
