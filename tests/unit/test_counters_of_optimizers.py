@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -150,6 +151,33 @@ def test_a_counter_of_a_module(kind: type[Falling], monkeypatch: pytest.MonkeyPa
 def test_a_number_of_a_module_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_counts, "step", math.nan)
     assert vgame.prepare(job_of(OfTheObject), validate=0)
+
+
+class Box:
+    __slots__ = ("n",)
+
+
+def box() -> Box:
+    made = Box()
+    made.n = 0
+    return made
+
+
+HELD = {
+    "slots": (box, lambda held: setattr(held, "n", held.n + 1)),
+    "bytes": (lambda: bytearray(1), lambda held: held.__setitem__(0, held[0] + 1)),
+    "a full deque": (lambda: deque([0], 1), lambda held: held.append(held[0] + 1)),
+}
+
+
+@pytest.mark.parametrize(("make", "change"), HELD.values(), ids=HELD)
+def test_an_object_that_a_function_of_a_scheduler_changes(make: Callable, change: Callable) -> None:
+    held = make()
+    with pytest.raises(ProgramError, match=r"schedulers change held\S* while they step"):
+        vgame.prepare(
+            job_of(lambda p: SGD(p, lr=0.1), lambda o, m: [LambdaLR(o, lambda t: 1.0 if change(held) else 0.5)]),
+            validate=0,
+        )
 
 
 def test_an_object_that_cannot_be_copied() -> None:

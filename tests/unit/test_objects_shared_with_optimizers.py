@@ -78,6 +78,11 @@ def rotate(held: Any) -> None:
     held.a, held.b = held.n < 3, 3 <= held.n < 6
 
 
+def three_texts(held: Any) -> None:
+    held.n += 1
+    held.phase = "hot" if held.n < 6 else "cold"
+
+
 def count_of_key(held: dict[Any, int]) -> None:
     for key in held:
         held[key] += 1
@@ -114,6 +119,7 @@ CASES: dict[str, Case] = {
     "a late attribute": (phases(), late(3.0), lambda h: getattr(h, "phase", 1.0)),
     "a late key": (lambda: {"n": 0}, late_key, lambda h: 3.0 if "late" in h else 1.0),
     "a late number in a list": (lambda: [0, 1.0], late_item, lambda h: h[1]),
+    "a text of three": (phases(phase="warm"), three_texts, lambda h: {"warm": 1.0, "hot": 1.0, "cold": 3.0}[h.phase]),
     "flags in turn": (phases(a=True, b=False), rotate, lambda h: 1.0 if h.a or h.b else 3.0),
 }
 

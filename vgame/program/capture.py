@@ -131,9 +131,7 @@ def _capture(
             stack.enter_context(_without_tracebacks())
             graph = _two_passes(wrapper, parameters, buffers, batch)
     except VgameError:
-        if (
-            wrapper is not None and wrapper.unnamed and later is None
-        ):  # once more, so that a read of what changes is named
+        if later is None and wrapper is not None and wrapper.unnamed:  # once more: it names a value that is read
             _capture(task, number, own, alone, later_step(task, traps=True))
         raise
     except Exception as error:
@@ -177,9 +175,9 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
         raise
     refuse_written(second, first, list(parameters), len(buffers), list(batch), step.task.model)
     if step.functions[0] != step.functions[1] or not is_repeated(second, sets):
+        step.unnamed = not (step.changed or step.left)
         if sets > 2:
             raise turns_change(step.turns, step.task, step.number)
-        step.unnamed = not (step.changed or step.left)
         flags = [name for name in step.changed if name.startswith("requires_grad of ")]
         raise switches(flags) if flags else attributes_change(step.changed, step.left, step.backward)
     once = without_repetition(second, sets)

@@ -27,7 +27,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
 from vgame.program.hidden_state import differing, values_outside
-from vgame.tasks.reach import is_library_class
+from vgame.tasks.reach import is_library_class, state
+from vgame.tasks.reach import parts as attributes
 
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
 LEAVES = (int, float, complex, str, bytes, type(None))
@@ -128,7 +129,7 @@ def _words(path: str, value: Any) -> Any:
                 f"a function of the optimizer or of its schedulers reads {path}, a {type(value).__name__}, which "
                 "cannot be compared; let it read a list of numbers instead"
             ) from None
-    return len(value) if isinstance(value, STANDARD[:6]) else None
+    return len(value) if isinstance(value, STANDARD[:6]) else state(value)
 
 
 def parts(path: str, value: Any) -> list[tuple[str, Any]]:
@@ -143,11 +144,11 @@ def parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, STANDARD[1:6]):
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
-    if isinstance(value, ModuleType | type) or not hasattr(value, "__dict__"):
+    if isinstance(value, ModuleType | type | Iterator):
         return []
     if is_library_class(type(value)) and not isinstance(value, STANDARD):
         return []
-    return [(f"{path}.{name}", part) for name, part in vars(value).items()]
+    return [(f"{path}.{name}", part) for name, part in attributes(value) if not isinstance(part, type)]
 
 
 def _of_function(path: str, function: FunctionType) -> list[tuple[str, Any]]:

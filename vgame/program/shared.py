@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
 from vgame.program.hidden_state import Roots, roots_of
-from vgame.program.traps import ABSENT, trapped
+from vgame.program.traps import ABSENT, is_number, trapped
 from vgame.program.traps import shown as printable
 from vgame.tasks.reach import parts, reached, state
 from vgame.tasks.task import Task
@@ -26,8 +26,8 @@ from vgame.tasks.task import Task
 LIVE = (Optimizer, LRScheduler)  # of torch's own, `reached` gives no attributes
 LEAVES = (int, float, complex, str, bytes, type(None))
 ENUMERATED = (tuple, set, frozenset, deque)
-#: Of an optimizer and of its groups; a loss that reads or changes them is refused by `later_step`.
-OTHERWISE = {"state", "params"}
+#: Of optimizers, groups and schedulers: a loss that reads or changes them is refused by `later_step`; torch's own flag.
+OTHERWISE = {"state", "params", "_last_lr", "_opt_called"}
 
 Change = tuple[Any, Any, Any]  # container, key, later value
 
@@ -86,8 +86,9 @@ class Shared:
                 self.places[id(container), own] = container, own, new, _joined(path, container, key)
 
     def has_more_than(self, known: Sequence[Change]) -> bool:
-        """Whether anything has changed beside the places of other changes."""
-        return bool({*self.places} - {(id(container), key) for container, key, _ in known}) or bool(self.whole)
+        """Whether anything has changed beside numbers in the places of other changes, where nothing can be read."""
+        places = {(id(container), key) for container, key, _ in known}
+        return bool(self.whole) or any(p not in places or not is_number(c[2]) for p, c in self.places.items())
 
     def changes(self, traps: bool = False) -> list[Change]:
         """The changes so far. `traps`: no value of theirs may be read; else numbers, other values are those of a later

@@ -98,12 +98,15 @@ def trapped(value: Any, what: str) -> Any:
         return value
     if isinstance(value, str):
         return _named(_Text(value), what)
-    return shown(int(value) if isinstance(value, bool) else value, what) if is_number(value) else _Read(value, what)
+    value = int(value) if isinstance(value, bool) else value
+    return shown(value, what) if is_number(value) else _Read(value, what)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a Python number or a truth value."""
-    return isinstance(value, int | float)
+    """Whether `shown` gives a stand-in of it: a number, or a tuple of numbers."""
+    if isinstance(value, tuple):
+        return bool(value) and all(map(is_number, value))
+    return type(value) is int or isinstance(value, float)
 
 
 def state_of(what: str) -> Any:
