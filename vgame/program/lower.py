@@ -138,8 +138,7 @@ class _Lowering:
         self.state: list[tuple[TensorLabel, torch.Tensor]] = []
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
-        self.scalar_names: list[str] = []
-        self.scalar_columns: list[np.ndarray] = []
+        self.scalar_names, self.scalar_columns = list[str](), list[np.ndarray]()
         self.notes, self.shared = Notes(self.b.exact), Shared(task)
 
     def run(self) -> Lowered:
@@ -280,8 +279,8 @@ class _Lowering:
     def _optimizer(self, optimizers: Iterable[torch.optim.Optimizer], gradients: Mapping[str, Value]) -> None:
         for optimizer in optimizers:
             self.b.label = "optimizer"
-            given = self.schedule, self.steps, set(gradients), self.asleep, self.listener, self.shared
-            plan = plan_of(self.task, optimizer, *given)
+            job = self.schedule, self.steps, set(gradients), self.asleep, self.listener
+            plan = plan_of(self.task, optimizer, *job, self.shared)
             (self._by_rule if isinstance(plan, ByRule) else self._as_written)(optimizer, plan, gradients)
 
     def _by_rule(self, optimizer: torch.optim.Optimizer, plan: ByRule, gradients: Mapping[str, Value]) -> None:
