@@ -179,3 +179,23 @@ def test_a_checkpoint_is_captured(reentrant: bool) -> None:
         return nn.functional.cross_entropy(checkpoint(part, m, x, use_reentrant=reentrant), b["y"])
 
     assert captured(nn.Linear(6, 3), loss, lambda o: [Annealed(o, held)])
+
+
+def test_a_checkpoint_in_turns_sets_again_what_the_forward_pass_sets() -> None:
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.last = nn.Linear(6, 3), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = tuple(x.shape)
+            self.y = self.layer(x)
+            return self.y
+
+    model = nn.ModuleList([Part(), Part()])
+    losses = [
+        lambda m, b, n=n: nn.functional.cross_entropy(checkpoint(m[n], b["x"], use_reentrant=False), b["y"])
+        for n in range(2)
+    ]
+    optimizers = [optim.SGD(part.parameters(), lr=0.1) for part in model]
+    assert capture(Task(model, losses, optimizers, data(), 16))

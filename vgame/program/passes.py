@@ -133,11 +133,11 @@ class Step:
                 self.functions.append(functions(loss))
                 if self.task.accumulate > 1:
                     loss = loss / self.task.accumulate
-                before = held.now() if first or self.again else {}
+                before, ahead = (held.now(), held.placed(held.changed())) if first or self.again else ({}, [])
                 with self._noting_code(), self._rewriting():
                     gradients = self._gradients(loss, parameters) if first or self.again else []
                 if self.again:
-                    self._note_backward(held.changed_since(before))
+                    self._note_backward(held.changed_since(before), ahead)
         buffers = {n: tensors[n] for n in buffers}  # reassigned ones are in `tensors` now
         switched = [n for n, p in parameters.items() if p.requires_grad != self.trains[n]]
         self.trains = {n: p.requires_grad for n, p in parameters.items()}
@@ -156,10 +156,12 @@ class Step:
             held.refuse_counts(self.after, self.backward)
         return loss, gradients if first is not None else [], list(buffers.values())
 
-    def _note_backward(self, changed: list[str]) -> None:
+    def _note_backward(self, changed: list[str], ahead: list[str]) -> None:
+        """`ahead`: what the forward pass changed, which a checkpoint's part changes again."""
         self.backward += changed
-        if changed and len(self.task.losses) > 1:  # those of other turns are not traced
-            raise attributes_change(changed, [], changed)
+        alone = [name for name in changed if name not in ahead]
+        if alone and len(self.task.losses) > 1:  # backward passes of other turns are not traced
+            raise attributes_change(alone, [], alone)
 
     @contextmanager
     def _noting_code(self) -> Iterator[None]:
