@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from optimizer_steps import compare, lowered
+from optimizer_steps import compare, data, loss, lowered
 from torch import nn, optim
 
+import vgame
 from vgame.errors import ProgramError
+from vgame.tasks.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -100,6 +102,12 @@ def corrected(own: Any, p: torch.Tensor, state: dict[str, Any]) -> None:
 @pytest.mark.parametrize("each", [momentum, corrected])
 def test_a_slot_of_a_parameter_without_dimensions(each: Each) -> None:
     compare(stepping(each), build=Scaled)
+
+
+def test_its_steps_are_validated() -> None:
+    model = Scaled()
+    task = Task(model, loss, stepping(momentum)(model.parameters()), data(), 16)
+    assert vgame.prepare(vgame.Job(task, steps=8), validate=60).validation["complete"]
 
 
 def on_the_cpu(own: Any, p: torch.Tensor, state: dict[str, Any]) -> None:
