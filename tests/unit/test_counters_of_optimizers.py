@@ -3,9 +3,13 @@ and what a scheduler reads of a module is refused in one sentence."""
 
 from __future__ import annotations
 
+import math
+import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import own_counts
 import pytest
 import torch
 from optimizer_steps import data, loss, network
@@ -75,6 +79,34 @@ class InAListOfTheClass(Falling):
         return len(self.steps)
 
 
+class OfAModule(Falling):
+    def count(self) -> int:
+        own_counts.step += 1
+        return own_counts.step
+
+
+class OfAModuleInside(Falling):
+    def count(self) -> int:
+        import own_counts as held
+
+        held.step += 1
+        return held.step
+
+
+class OfTheEnvironment(Falling):
+    def count(self) -> int:
+        os.environ["OWN_COUNT"] = str(int(os.environ.get("OWN_COUNT", "0")) + 1)
+        return int(os.environ["OWN_COUNT"])
+
+
+class OfAGenerator(Falling):
+    def begin(self) -> None:
+        self.counts = (n for n in range(1, 99))
+
+    def count(self) -> int:
+        return next(self.counts)
+
+
 def job_of(
     make: Callable[[Any], Optimizer], schedulers: Callable[..., list[LRScheduler]] = lambda o, m: []
 ) -> vgame.Job:
@@ -103,6 +135,54 @@ def test_a_counter_that_is_used() -> None:
 def test_a_counter_of_the_class(kind: type[Falling]) -> None:
     with pytest.raises(ProgramError, match=rf"schedulers change {kind.__name__}.steps while they step"):
         vgame.prepare(job_of(kind), validate=0)
+
+
+OUTSIDE = {OfAModule: "step", OfAModuleInside: "step", OfTheEnvironment: "OWN_COUNT"}
+
+
+@pytest.mark.parametrize("kind", OUTSIDE)
+def test_a_counter_of_a_module(kind: type[Falling], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_counts, "step", 0)
+    monkeypatch.setenv("OWN_COUNT", "0")
+    with pytest.raises(ProgramError, match=rf"schedulers change {OUTSIDE[kind]} \(of .*while they step"):
+        vgame.prepare(job_of(kind), validate=0)
+
+
+def test_a_number_of_a_module_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_counts, "step", math.nan)
+    assert vgame.prepare(job_of(OfTheObject), validate=0)
+
+
+class Box:
+    __slots__ = ("n",)
+
+
+def box() -> Box:
+    made = Box()
+    made.n = 0
+    return made
+
+
+HELD = {
+    "slots": (box, lambda held: setattr(held, "n", held.n + 1)),
+    "bytes": (lambda: bytearray(1), lambda held: held.__setitem__(0, held[0] + 1)),
+    "a full deque": (lambda: deque([0], 1), lambda held: held.append(held[0] + 1)),
+}
+
+
+@pytest.mark.parametrize(("make", "change"), HELD.values(), ids=HELD)
+def test_an_object_that_a_function_of_a_scheduler_changes(make: Callable, change: Callable) -> None:
+    held = make()
+    with pytest.raises(ProgramError, match=r"schedulers change held\S* while they step"):
+        vgame.prepare(
+            job_of(lambda p: SGD(p, lr=0.1), lambda o, m: [LambdaLR(o, lambda t: 1.0 if change(held) else 0.5)]),
+            validate=0,
+        )
+
+
+def test_an_object_that_cannot_be_copied() -> None:
+    with pytest.raises(ProgramError, match=r"OfAGenerator.counts is or holds an object that cannot be copied"):
+        vgame.prepare(job_of(OfAGenerator), validate=0)
 
 
 class CountingScheduler(LRScheduler):

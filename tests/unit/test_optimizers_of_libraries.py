@@ -213,7 +213,7 @@ class Scaled(torch.nn.Module):
 def test_state_without_dimensions_that_is_no_number_is_refused(write: str) -> None:
     def averaged(p, state, group) -> None:
         if not state:
-            state["mean"] = torch.zeros(p.shape)
+            state["mean"] = torch.zeros(list(p.shape))
         if write == "lerp":
             state["mean"].lerp_(p.grad, 0.1)
         elif write == "addcmul":

@@ -9,7 +9,8 @@ them into a program.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -38,6 +39,7 @@ from vgame.program.hidden_state import (
     refuse_hooks,
     refuse_outside,
 )
+from vgame.program.later_step import later_step, shown
 from vgame.program.lowering import HANDLERS
 from vgame.program.origins import labelled_modules
 from vgame.program.passes import Step
@@ -59,6 +61,7 @@ from vgame.program.restored import restored
 from vgame.program.retrace import is_repeated, without_repetition
 from vgame.program.scripted import as_written
 from vgame.program.seeds import unset
+from vgame.program.shared import Change, Shared
 from vgame.tasks.task import TOTALS, Task
 
 aten = torch.ops.aten
@@ -75,6 +78,19 @@ def capture(task: Task) -> tuple[Captured, ...]:
     return tuple(_capture(task, number, own) for number, own in enumerate(owned(task)))
 
 
+def refuse_reads(task: Task, shared: Shared) -> None:
+    """Raise ProgramError if a loss reads what the optimizers and schedulers have changed in the steps of the job."""
+    if not shared.has_more_than(later_step(task)):
+        return
+    with shown(shared.changes(traps=True)):
+        shared.refuse_held()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are given already
+        for changes in (shared.changes(), shared.changes(traps=True)):
+            for number, own in enumerate(owned(task)):
+                _capture(task, number, own, alone=task.accumulate > 1, later=changes)
+
+
 def owned(task: Task) -> list[set[int]]:
     """For each loss the parameters that it trains, by `id`: those of its optimizer; of a single loss, those that the
     model's parameters() gives."""
@@ -83,20 +99,24 @@ def owned(task: Task) -> list[set[int]]:
     return [{id(p) for g in o.param_groups for p in g["params"]} for o in task.optimizers]
 
 
-def _capture(task: Task, number: int, own: set[int], alone: bool = False) -> Captured:
+def _capture(
+    task: Task, number: int, own: set[int], alone: bool = False, later: Sequence[Change] | None = None
+) -> Captured:
     """Capture one loss, with the gradients of its parameters. `alone`: it is not compared with its pass after the other
-    turns, but with the one that follows at once."""
+    turns, but with the one that follows at once. `later`: the changes that a later step finds, by default those of one
+    step."""
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
     refuse_types(task, parameters, buffers)
     batch = task.samples(torch.arange(task.batch) % task.population)
+    wrapper = None
     try:
         with ExitStack() as stack:
             stack.enter_context(restored(task.model, *task.losses))
             _train(task.model)  # which may freeze parameters, or add hooks
             refuse_hooks(task.model)
             refuse_cumulative_averages(task.model)
-            wrapper = Step(task, number, own, alone)
+            wrapper = Step(task, number, own, alone, later)
             if not wrapper.trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
                 raise nothing_to_train(wrapper.own)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -111,10 +131,14 @@ def _capture(task: Task, number: int, own: set[int], alone: bool = False) -> Cap
             stack.enter_context(_without_tracebacks())
             graph = _two_passes(wrapper, parameters, buffers, batch)
     except VgameError:
+        if later is None and wrapper is not None and wrapper.unnamed:  # once more: it names a value that is read
+            _capture(task, number, own, alone, later_step(task, traps=True))
         raise
     except Exception as error:
         if isinstance(error, undecided()):
             raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
+        if type(error).__name__ == "PendingUnbackedSymbolNotFound":  # the read raised its error in another thread
+            raise decides_by_values(f"a number that another thread reads{line_of(error)}") from None
         raise wrapper.printed.checks.failed(error) or _fails(error, list(batch)) from None
     refuse_unknown_shapes(graph, wrapper.decided)
     wrapper.printed.warn()
@@ -151,10 +175,11 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
         raise
     refuse_written(second, first, list(parameters), len(buffers), list(batch), step.task.model)
     if step.functions[0] != step.functions[1] or not is_repeated(second, sets):
+        step.unnamed = not (step.changed or step.left)
         if sets > 2:
             raise turns_change(step.turns, step.task, step.number)
         flags = [name for name in step.changed if name.startswith("requires_grad of ")]
-        raise switches(flags) if flags else attributes_change(step.changed, step.left)
+        raise switches(flags) if flags else attributes_change(step.changed, step.left, step.backward)
     once = without_repetition(second, sets)
     once.graph.eliminate_dead_code()
     fold_wide(once)

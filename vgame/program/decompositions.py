@@ -42,11 +42,11 @@ from vgame.program.composed import (
 from vgame.program.constants import Known
 from vgame.program.fails import graph_of_trace, has_unknown_shape, refuse_failing
 from vgame.program.hidden_state import TORCHS, calls_loss, is_library_file, line_above
-from vgame.program.later_step import refuse_shown
 from vgame.program.origins import at_line
 from vgame.program.printed import Printed
 from vgame.program.refusals import decides_by_values, refuse_torchvisions_chance
 from vgame.program.shown_types import shown_number
+from vgame.program.traps import refuse_shown
 
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:

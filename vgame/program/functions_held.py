@@ -26,7 +26,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
-from vgame.tasks.reach import is_library_class
+from vgame.program.hidden_state import differing, values_outside
+from vgame.tasks.reach import is_library_class, state
+from vgame.tasks.reach import parts as attributes
 
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
 LEAVES = (int, float, complex, str, bytes, type(None))
@@ -40,7 +42,7 @@ def unchanged_outside(owners: Sequence[torch.optim.Optimizer | LRScheduler], mod
     name = " and ".join(type(each).__name__ for each in owners if isinstance(each, torch.optim.Optimizer))
     functions = [f for owner in owners for f in (*_own_functions(type(owner)), *_held_functions(vars(owner)))]
     places = {*tensors_of(model)}
-    before, chance = _read(functions, owners, places), _chance()
+    before, chance, outside = _read(functions, owners, places), _chance(), values_outside()
     yield
     if chance != _chance():
         raise ProgramError(
@@ -48,7 +50,8 @@ def unchanged_outside(owners: Sequence[torch.optim.Optimizer | LRScheduler], mod
             "capture gets other numbers; draw them with torch.rand_like(p)"
         )
     after = _read(functions, owners, places)
-    if changed := sorted({path for path in {*before, *after} if before.get(path) != after.get(path)}):
+    held = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    if changed := [*sorted(held), *differing(values_outside(), outside)]:
         raise ProgramError(
             f"the optimizer {name} or its schedulers change {changed[0].split(' in ')[0]} while "
             "they step, so a second capture would start from the changed value; keep it in the optimizer or in an "
@@ -139,7 +142,7 @@ def _words(path: str, value: Any) -> Any:
                 f"a function of the optimizer or of its schedulers reads {path}, a {type(value).__name__}, which "
                 "cannot be compared; let it read a list of numbers instead"
             ) from None
-    return len(value) if isinstance(value, STANDARD[:6]) else None
+    return len(value) if isinstance(value, STANDARD[:6]) else state(value)
 
 
 def parts(path: str, value: Any) -> list[tuple[str, Any]]:
@@ -154,11 +157,11 @@ def parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, STANDARD[1:6]):
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
-    if isinstance(value, ModuleType | type) or not hasattr(value, "__dict__"):
+    if isinstance(value, ModuleType | type | Iterator):
         return []
     if is_library_class(type(value)) and not isinstance(value, STANDARD):
         return []
-    return [(f"{path}.{name}", part) for name, part in vars(value).items()]
+    return [(f"{path}.{name}", part) for name, part in attributes(value) if not isinstance(part, type)]
 
 
 def _of_function(path: str, function: FunctionType) -> list[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import random
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -187,11 +187,11 @@ class Held:
         self.model, self.roots = model, roots_of(model, [loss])
         self.values, self.parameters, self.buffers = _values(self.roots), _parameters(model), _buffers(model)
         self.chance, self.modes, self.modules = _chance(), _modes(model), _modules(model)
-        self.outside = _outside()
+        self.outside = values_outside()
 
     def now(self) -> dict[str, Any]:
         """The values now, by name."""
-        return _values(self.roots) | _outside()
+        return _values(self.roots) | values_outside()
 
     def left(self) -> list[str]:
         """The modules whose mode has changed."""
@@ -201,9 +201,13 @@ class Held:
         """The modules that are others now, or have other hooks."""
         return [name for name, module in _modules(self.model).items() if self.modules.get(name) != module]
 
+    def changed_since(self, before: Mapping[str, Any]) -> list[str]:
+        """The names of what has changed since an earlier `now()`."""
+        return self.placed(differing(self.now(), before))
+
     def changed(self) -> list[str]:
         """The names of numbers, strings, tensors and None that have changed."""
-        return _other(_values(self.roots), self.values) or _other(_outside(), self.outside)
+        return differing(_values(self.roots), self.values) or differing(values_outside(), self.outside)
 
     def placed(self, paths: list[str]) -> list[str]:
         """The paths, those of attributes of a loss that is an object with its first line."""
@@ -237,17 +241,19 @@ class Held:
                 "of a program; draw them with torch (augmentation: vgame.augment)"
             )
 
-    def refuse_counts(self, after: Mapping[str, Any]) -> None:
+    def refuse_counts(self, after: Mapping[str, Any], backward: Sequence[str] = ()) -> None:
         """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes, to
-        another than `after` the first."""
+        another than `after` the first. `backward`: those that the backward pass of the first changed."""
         now, before = self.now(), self.values | self.outside
         was = lambda path: (_kind(before.get(path)), _kind(after.get(path)))  # noqa: E731
         if counted := [path for path in self.changed() if _kind(now.get(path)) not in was(path)]:
-            raise attributes_change(self.placed(counted), [])
+            raise attributes_change(self.placed(counted), [], backward)
 
 
-def attributes_change(names: list[str], left: list[str]) -> ProgramError:
-    """The error for attributes that have other values at the next forward pass; `left`: modules with another mode."""
+def attributes_change(names: list[str], left: list[str], backward: Sequence[str] = ()) -> ProgramError:
+    """The error for attributes that have other values at the next forward pass; `left`: modules with another mode;
+    `backward`: names that the backward pass changes."""
+    behind = bool(names) and {*names} <= {*backward}
     if left:
         return ProgramError(
             f"the loss leaves modules in another mode ({some_of(left)}), in which the next step would run; set the "
@@ -262,13 +268,14 @@ def attributes_change(names: list[str], left: list[str]) -> ProgramError:
         )
     if any(" (" in name or name.startswith("loss.") for name in names):
         return ProgramError(
-            f"the loss or the model changes {some}, which a program does not record; make it a buffer of the model "
-            f"(register_buffer), or remove it{WATCHED}"
+            f"the loss or the model changes {some}{' in the backward pass' * behind}, which a program does not record; "
+            f"make it a buffer of the model (register_buffer), or remove it{WATCHED}"
         )
     one = len(names) == 1
     which, form, them = ("attribute", "it a buffer", "it") if one else ("attributes", "them buffers", "them")
+    place, after = ("backward", "step") if behind else ("forward", "pass")
     return ProgramError(
-        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the forward pass, and the next pass "
+        f"the model changes its {which} {some_of([f'`{n}`' for n in names])} in the {place} pass, and the next {after} "
         f"may depend on {them}; make {form} (register_buffer){WATCHED}"
     )
 
@@ -278,7 +285,7 @@ def _values(roots: Roots) -> dict[str, Any]:
     return {name: value if isinstance(value, LEAVES) else state(value) for name, value in reached(roots)}
 
 
-def _outside() -> dict[str, Any]:
+def values_outside() -> dict[str, Any]:
     """Numbers and strings of the user's modules, and the variables of the process, which code can also read and write
     by a text: getattr(module, "count"), sys.modules, os.environ."""
     modules = [_held(m) for m in list(sys.modules.values())]
@@ -309,12 +316,15 @@ def _is_value(value: Any) -> bool:
     return all(isinstance(part, int | float | complex | str | bytes | np.number | np.bool_) for part in parts)
 
 
-def _other(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+def differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """The sorted names whose values are not the same."""
     return [name for name in sorted({*now, *before}) if not _is_same(now.get(name), before.get(name))]
 
 
 def _is_same(now: Any, before: Any) -> bool:
-    """Whether both are one object, or equal numbers or texts."""
+    """Whether both are one object, or equal numbers or texts, also in tuples."""
+    if type(now) is tuple and type(before) is tuple and len(now) == len(before):
+        return all(map(_is_same, now, before))
     if now is before or type(now) is not type(before) or not (_is_value(now) and _is_value(before)):
         return now is before
     return bool(now == before) and repr(now) == repr(before)  # (0, 0.0) is not (0.0, 0), nor is 0.0 -0.0

@@ -6,72 +6,26 @@ with; afterwards they are as before. To print them is allowed.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
-from vgame.program.copied import clear_gradients, copied, follow, parameters
-from vgame.program.functions_held import LEAVES
-from vgame.program.hidden_state import own_line
+from vgame.program.company import Company, companies_of
+from vgame.program.copied import clear_gradients, follow, parameters
 from vgame.program.recorder import Counters
+from vgame.program.shared import Change, Shared
 from vgame.program.torchs_steps import without_values
+from vgame.program.traps import ABSENT, state_of
+from vgame.program.traps import shown as _shown
 from vgame.tasks.task import Task
 
 CONSTANT = ("weight_decay", "eps", "dampening", "alpha", "etas", "step_sizes")  # of groups, that torch never changes
 COUNTS = ("last_epoch", "_step_count", "T_cur", "T_i")  # of torch's schedulers
 LATER = 97  # steps, after which counts are shown
-Change = tuple[Any, Any, Any]  # container, key, later value
-ABSENT = object()
-
-
-def _refused(what: str) -> ProgramError:
-    return ProgramError(
-        f"the loss reads {what}{own_line(traceback.extract_stack())}, which changes from step to step, but the loss of "
-        "a program is the same in all steps; remove it"
-    )
-
-
-def _trap(*names: str) -> dict[str, Any]:
-    def raising(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise _refused(self.what)
-
-    return dict.fromkeys(names, raising)
-
-
-NUMBER = (
-    "add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg abs lt le gt ge eq ne bool "
-    "float int index"
-)
-DICT = "getitem setitem delitem len iter contains"
-_TRAPS = {**_trap(*(f"__{name}__" for name in NUMBER.split())), "__hash__": lambda self: 0}
-_Int, _Float = type("int", (int,), dict(_TRAPS)), type("float", (float,), dict(_TRAPS))
-_State = type("dict", (dict,), _trap(*(f"__{name}__" for name in DICT.split()), *(n for n in dir(dict) if n[0] != "_")))
-
-
-def _shown(value: Any, what: str) -> Any:
-    """A number that can only be printed; other values as they are."""
-    if isinstance(value, tuple):
-        return tuple(_shown(part, what) for part in value)
-    kind = _Int if type(value) is int else _Float if isinstance(value, float) else None
-    if kind is None:
-        return value
-    shown = kind(value)
-    shown.what = what
-    return shown
-
-
-def refuse_shown(arguments: Any) -> None:
-    """Raise ProgramError if a shown number is an argument of a function of torch, which reads it without a call."""
-    for leaf in tree_leaves(arguments):
-        if isinstance(leaf, _Int | _Float):
-            raise _refused(leaf.what)
 
 
 def options(task: Task) -> list[tuple[int, str, Any]]:
@@ -94,13 +48,15 @@ def refuse_other_options(task: Task, before: Sequence[tuple[int, str, Any]]) -> 
         )
 
 
-def later_step(task: Task) -> list[Change]:
-    """The changes of a step and of the schedulers after it; numbers that another step may change, too."""
-    found: list[Change] = []
+def later_step(task: Task, traps: bool = False) -> list[Change]:
+    """The changes of a step and of the schedulers after it; numbers that another step may change, too. `traps`: none of
+    those of a step may be read."""
+    found, shared = list[Change](), Shared(task, everything=True)
+    with suppress(Exception):  # its cause is named when the optimizer is played
+        for company in companies_of(task):
+            _step(shared, company)
     for optimizer in task.optimizers:
         schedulers = [s for s in task.schedulers if getattr(s, "optimizer", None) is optimizer]
-        with suppress(Exception):  # its cause is named when the optimizer is played
-            found += _of_step(optimizer, schedulers)
         for group in optimizer.param_groups:
             fixed = CONSTANT if all(map(_is_torchs, schedulers)) else ()
             changing = [key for key in group if key == "lr" or (schedulers and key not in fixed)]
@@ -111,10 +67,8 @@ def later_step(task: Task) -> list[Change]:
             if hasattr(each, "_last_lr"):
                 rates = [_shown(_other(rate), "the last rate of the scheduler") for rate in each._last_lr]
                 found.append((vars(each), "_last_lr", rates))
-        state = _State()
-        vars(state)["what"] = "the state of the optimizer"
-        found.append((vars(optimizer), "state", state))
-    return found
+        found.append((vars(optimizer), "state", state_of("the state of the optimizer")))
+    return [*shared.changes(), *found] if not traps else [*found, *shared.changes(traps)]
 
 
 def _is_torchs(scheduler: LRScheduler) -> bool:
@@ -129,36 +83,18 @@ def _all_of(schedulers: Sequence[LRScheduler]) -> list[LRScheduler]:
     return found
 
 
-def _of_step(optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler]) -> Iterator[Change]:
-    (copy,), followers = copied([optimizer], schedulers)
-    clear_gradients(copy)
-    for p in parameters(copy):
-        p.grad = torch.empty_like(p, requires_grad=False)
-    with suppress(ProgramError), without_values(), Counters():
-        type(optimizer).step(copy)
-    follow(followers)
-    seen: set[int] = set()
-    for before, after in ((optimizer, copy), *zip(schedulers, followers, strict=True)):
-        yield from _changed(vars(before), vars(after), type(before).__name__, seen)
-
-
-def _changed(before: Any, after: Any, path: str, seen: set[int]) -> Iterator[Change]:
-    """The numbers and texts that differ between two dictionaries or lists of the same form."""
-    if id(before) in seen:
-        return
-    seen.add(id(before))
-    for key in [k for k in (after if isinstance(after, dict) else range(len(after))) if isinstance(k, str | int)]:
-        old, new = before.get(key, ABSENT) if isinstance(before, dict) else before[key], after[key]
-        if isinstance(new, LEAVES) or type(old) is not type(new):
-            if isinstance(new, LEAVES) and (type(old) is not type(new) or old != new):
-                yield before, key, _shown(new, f"{path}.{key}")
-        elif isinstance(new, dict) or (isinstance(new, list) and len(old) == len(new)):
-            yield from _changed(old, new, f"{path}.{key}", seen)
-        elif isinstance(new, list | tuple):
-            if all(isinstance(part, LEAVES) for part in new) and old != new:
-                yield before, key, new
-        elif hasattr(new, "__dict__") and not isinstance(new, torch.Tensor | nn.Module | type):
-            yield from _changed(vars(old), vars(new), f"{path}.{key}", seen)
+def _step(shared: Shared, company: Company) -> None:
+    """Note the changes of one step."""
+    copies, followers = company.copied()
+    shared.begin((*company.optimizers, *company.schedulers), (*copies, *followers))
+    for copy in copies:
+        clear_gradients(copy)
+        for p in parameters(copy):
+            p.grad = torch.empty_like(p, requires_grad=False)
+        with suppress(ProgramError), without_values(), Counters():
+            type(copy).step(copy)
+    follow(followers, copies)
+    shared.note()
 
 
 def _other(value: Any) -> Any:
@@ -188,7 +124,7 @@ def shown(changes: Sequence[Change]) -> Iterator[None]:
 
 def _set(container: Any, key: Any, value: Any) -> Any:
     """Set, or remove, a value; returns the one before."""
-    old = container.get(key, ABSENT) if isinstance(container, dict) else container[key]
+    old = container[key] if isinstance(container, list) else container.get(key, ABSENT)
     if value is ABSENT:
         del container[key]
     else:

@@ -18,7 +18,7 @@ from vgame.arithmetic.functions import Function
 from vgame.commit.mapped import flat_of
 from vgame.errors import ProgramError
 from vgame.program.batches import POSITION, refuse_carried, rows_of
-from vgame.program.capture import capture
+from vgame.program.capture import capture, refuse_reads
 from vgame.program.captured import Captured
 from vgame.program.frozen import asleep_of, awake_column
 from vgame.program.indices import check_indices
@@ -38,6 +38,7 @@ from vgame.program.program import Labels, Program, Source, TensorLabel
 from vgame.program.recorder import Key
 from vgame.program.renumber import moved, reachable, renumber
 from vgame.program.schedule import Schedule, double, to_binary32
+from vgame.program.shared import Shared
 from vgame.program.slots import Slots
 from vgame.program.starting_values import look_at_files, refuse_values
 from vgame.program.usual import mark_usual
@@ -113,9 +114,8 @@ class _Lowering:
         self.state: list[tuple[TensorLabel, torch.Tensor]] = []
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
-        self.scalar_names: list[str] = []
-        self.scalar_columns: list[np.ndarray] = []
-        self.notes = Notes(self.b.exact)
+        self.scalar_names, self.scalar_columns = list[str](), list[np.ndarray]()
+        self.notes, self.shared = Notes(self.b.exact), Shared(task)
 
     def run(self) -> Lowered:
         self._state_inputs()
@@ -125,8 +125,9 @@ class _Lowering:
         if len(self.captured) == 1:
             optimizers = [list(self.task.optimizers)]
         names = [captured.trained for captured, own in zip(self.captured, optimizers, strict=True) for _ in own]
-        self.plans = Plans(self.task, self.schedule, self.steps, names, self.asleep, self.listener)
+        self.plans = Plans(self.task, self.schedule, self.steps, names, self.asleep, self.listener, self.shared)
         losses = [self._turn(*turn, batches) for turn in zip(self.captured, optimizers, strict=True)]
+        refuse_reads(self.task, self.shared)
         if self.task.average is not None:
             self._average(self.task.average, trained)
         return self._finish(self._computed(reduce(lambda a, b: self.b.map(Function.ADD, a, b), losses)))

@@ -20,6 +20,7 @@ from vgame.program.optimizers import check_groups, check_rates, has_rule
 from vgame.program.play import Played, play, scheduled
 from vgame.program.recorder import Key
 from vgame.program.schedule import Rate, Schedule, double
+from vgame.program.shared import Shared
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 from vgame.tasks.task import Task
 
@@ -47,9 +48,11 @@ class Plans:
         trained: Sequence[Sequence[str]],
         asleep: Asleep,
         listener: NullProgress = NULL_PROGRESS,
+        shared: Shared | None = None,
     ) -> None:
-        """`trained`: for each optimizer the names of the parameters with a gradient at its step."""
-        self.task, self.schedule, self.steps, self.listener = task, schedule, steps, listener
+        """`trained`: for each optimizer the names of the parameters with a gradient at its step. `shared` notes what
+        the optimizers change of the loss's objects."""
+        self.task, self.schedule, self.steps, self.listener, self.shared = task, schedule, steps, listener, shared
         ids = {name: id(p) for name, p in task.model.named_parameters()}
         pairs = zip(task.optimizers, trained, strict=True)
         self.trained = {id(optimizer): {ids[name] for name in names} for optimizer, names in pairs}
@@ -81,7 +84,7 @@ class Plans:
             return None
         if not company.schedulers:
             return _scheduled_rates(self.task, optimizer, self.schedule, self.steps)
-        rates = _rates_alone(company, self.steps)
+        rates = _rates_alone(company, self.steps, self.shared)
         return rates and [lambda t, group=group: Fraction(group[t - 1]) for group in rates]
 
     def _play(self, company: Company) -> None:
@@ -89,7 +92,7 @@ class Plans:
         if self.schedule is not None:
             rates = [self._doubles(optimizer) for optimizer in company.optimizers]
         trained = [self.trained[id(optimizer)] for optimizer in company.optimizers]
-        played = play(company, trained, rates, self.steps, self.asleep, self.listener)
+        played = play(company, trained, rates, self.steps, self.asleep, self.listener, self.shared)
         self.played |= {id(o): record for o, record in zip(company.optimizers, played, strict=True)}
 
     def _doubles(self, optimizer: Optimizer) -> Callable[[int], list[float]]:
@@ -97,11 +100,11 @@ class Plans:
         return lambda t: [double(rate(t), 64) for rate in rates]
 
 
-def _rates_alone(company: Company, steps: int) -> list[list[float]] | None:
+def _rates_alone(company: Company, steps: int, shared: Shared | None) -> list[list[float]] | None:
     """The learning rates of each group; None if the schedulers change more than them, or read more than options."""
     rates: list[list[float]] = [[] for _ in company.optimizers[0].param_groups]
     first = None
-    for groups in scheduled(company, steps):
+    for groups in scheduled(company, steps, shared):
         others = [_others(group) for group in groups]
         if others != (first := first or others):
             return None

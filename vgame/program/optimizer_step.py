@@ -153,7 +153,10 @@ class _Replay:
         return [self._value(label) for _, label in self.form.results]
 
     def _call(self, operation: Operation) -> Any:
-        args, kwargs = tree_unflatten([self._value(a) for a in operation.arguments], operation.tree)
+        known = [self._value(a) for a in operation.arguments]
+        if not all(t.is_floating_point() for t in known if isinstance(t, torch.Tensor)):  # the result has its type
+            known = [self._real(a, v) for a, v in zip(operation.arguments, known, strict=True)]
+        args, kwargs = tree_unflatten(known, operation.tree)
         out, name = kwargs.pop("out", None), operation.function._schema.name.split("::")[1]
         numbers = [a for a in operation.arguments if isinstance(a, Number) and a.n in self.changing]
         changes = any(a.kind is None or name.rstrip("_") in WITH_TENSORS for a in numbers)
@@ -185,11 +188,16 @@ class _Replay:
             raise ProgramError(f"the optimizer {self.name} writes to single elements; write it with torch.where")
         return torch.where(indices[0], values, x)
 
+    def _real(self, argument: Any, value: Any) -> Any:
+        """A number that is a float as a float."""
+        return float(value) if isinstance(argument, Number) and argument.real and type(value) is int else value
+
     def _value(self, argument: Any) -> Any:
         if isinstance(argument, Number):
             number = self.numbers[argument.n]
-            if argument.kind is not None and isinstance(number, float):
-                return torch.full((), number, dtype=_type(argument.kind))
+            if argument.kind is not None:
+                fixed = isinstance(number, float)
+                return _of_type(torch.full((), number) if fixed else number, _type(argument.kind))
             return int(number) if isinstance(number, float) and number.is_integer() else number
         if argument == "device":
             return torch.device("cpu")
@@ -201,6 +209,11 @@ class _Replay:
             made = torch.full(argument[2], number if fixed else 0.0, dtype=_type(argument[3]))
             self.known[argument] = made if fixed else made + number
         return self.known[argument]
+
+
+def _of_type(number: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A number in a type, which holds it exactly."""
+    return number != 0 if dtype == torch.bool else number if dtype == number.dtype else number.to(dtype)
 
 
 def _type(dtype: torch.dtype) -> torch.dtype:

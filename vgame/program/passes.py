@@ -7,9 +7,11 @@ that a program would not carry from step to step.
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -21,15 +23,24 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 
-from vgame.errors import ProgramError
-from vgame.program.caught import Caught
+from vgame.errors import ProgramError, VgameError
+from vgame.program.caught import Caught, undecided
 from vgame.program.constants import ancestors, is_random, written_by
 from vgame.program.decompositions import Opened
-from vgame.program.hidden_state import DEEP, Held, _buffers, line_of, own_line
+from vgame.program.hidden_state import (
+    DEEP,
+    Held,
+    _buffers,
+    attributes_change,
+    is_library_file,
+    line_of,
+    own_line,
+)
 from vgame.program.later_step import later_step, options, refuse_other_options, shown
 from vgame.program.origins import in_another_turn, is_in_another_turn, label_gradients, origin, place_of
 from vgame.program.printed import Printed
 from vgame.program.refusals import batch_changes, functions, name_of, no_gradient, refuse_no_loss, thawed, turns_change
+from vgame.program.shared import Change
 from vgame.program.shown_types import shown_types
 from vgame.tasks.task import Task
 
@@ -39,8 +50,11 @@ SWITCHES = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)
 class Step:
     """forward, loss and gradients as a pure function of tensors; then forward and loss again, of other tensors."""
 
-    def __init__(self, task: Task, number: int, own: set[int], alone: bool = False) -> None:
-        """`own`: the parameters that the loss may train, by `id`. `alone`: its second pass follows at once."""
+    def __init__(
+        self, task: Task, number: int, own: set[int], alone: bool = False, later: Sequence[Change] | None = None
+    ) -> None:
+        """`own`: the parameters that the loss may train, by `id`. `alone`: its second pass follows at once. `later`:
+        what it finds changed, by default by one step."""
         self.task, self.number, self.alone, self.printed, self.caught = task, number, alone, Printed(), Caught()
         parameters = dict(task.model.named_parameters())
         self.trains = {name: p.requires_grad for name, p in parameters.items()}  # before the next pass
@@ -54,13 +68,16 @@ class Step:
         self.decided: list[str] = []  # reads of numbers from tensors
         self.functions: list[list[str]] = []  # of autograd, of each pass
         self.without_gradient: tuple[str, ...] = ()
-        self.rewritten = False  # whether the backward pass changes buffers, as it runs checkpointed parts again
-        self.later = later_step(task)
+        self.again = False  # whether the second pass needs a backward pass: the first ran the user's code, or changed
+        # buffers, as it runs checkpointed parts again
+        self.backward: list[str] = []  # attributes that the backward passes changed
+        self.unnamed = False  # whether the passes differ, and no change of the first explains it
+        self.later = later_step(task) if later is None else later
         self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:
         """inputs: parameters, buffers and batch, twice, and once more for the other losses, if any. (loss, gradients,
-        new buffers) of both passes, the second without gradients."""
+        new buffers) of both passes; gradients of the second only if the user's code computes some."""
         opened = Opened(self.task.frozen, self.printed, self.caught)
         with self.caught.refused(), _Switches(self), opened as self.opened:
             self.decided = self.opened.decided
@@ -71,7 +88,7 @@ class Step:
             if inputs[6:] and not self.alone:
                 again = [self.number] * (times - 1) + [n for n in (*after, *before) for _ in range(times)]
                 self._others(again, *inputs[6:])
-            with shown(self.later), _lookups_refused():
+            with shown(self.later), _failures_refused():
                 return first, self._pass(self.number, False, *inputs[3:6])
 
     def _others(self, numbers: Iterable[int], *inputs: Mapping[str, torch.Tensor]) -> None:
@@ -116,8 +133,11 @@ class Step:
                 self.functions.append(functions(loss))
                 if self.task.accumulate > 1:
                     loss = loss / self.task.accumulate
-                with self._rewriting():
-                    gradients = self._gradients(loss, parameters) if first or self.rewritten else ()
+                before, ahead = (held.now(), held.placed(held.changed())) if first or self.again else ({}, [])
+                with self._noting_code(), self._rewriting():
+                    gradients = self._gradients(loss, parameters) if first or self.again else []
+                if self.again:
+                    self._note_backward(held.changed_since(before), ahead)
         buffers = {n: tensors[n] for n in buffers}  # reassigned ones are in `tensors` now
         switched = [n for n, p in parameters.items() if p.requires_grad != self.trains[n]]
         self.trains = {n: p.requires_grad for n, p in parameters.items()}
@@ -133,8 +153,36 @@ class Step:
         if first:
             self.changed, self.left, self.after = [*flags, *changed], left, held.now()
         elif first is False:
-            held.refuse_counts(self.after)
-        return loss, gradients if first else [], list(buffers.values())
+            held.refuse_counts(self.after, self.backward)
+        return loss, gradients if first is not None else [], list(buffers.values())
+
+    def _note_backward(self, changed: list[str], ahead: list[str]) -> None:
+        """`ahead`: what the forward pass changed, which a checkpoint's part changes again."""
+        self.backward += changed
+        alone = [name for name in changed if name not in ahead]
+        if alone and len(self.task.losses) > 1:  # backward passes of other turns are not traced
+            raise attributes_change(alone, [], alone)
+
+    @contextmanager
+    def _noting_code(self) -> Iterator[None]:
+        """Context that notes whether code of the user runs."""
+        known: dict[str, bool] = {}
+
+        def note(frame: FrameType, event: str, _: Any) -> None:
+            file = frame.f_code.co_filename
+            if file == "<string>":  # as the methods of a dataclass or a named tuple
+                name = str(frame.f_globals.get("__name__"))
+                file = frame.f_globals.get("__file__") or (__file__ if name.startswith("namedtuple_") else file)
+            if file not in known:
+                known[file] = is_library_file(file)
+            self.again |= event == "call" and not known[file]
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
 
     @contextmanager
     def _rewriting(self) -> Iterator[None]:
@@ -146,7 +194,7 @@ class Step:
         places = {origin(slot.proxy.node) for slot in traced if slot is not None}
         written = [n for node in list(tracer.graph.nodes)[known:] for n in written_by(node)]
         same = all(t is before.get(n) for n, t in _buffers(self.task.model).items())
-        self.rewritten |= not same or any(origin(n) in places for n in written)
+        self.again |= not same or any(origin(n) in places for n in written)
 
     def _parameter(self, tensor: torch.Tensor, own: nn.Parameter, name: str, mine: bool) -> torch.Tensor:
         """A leaf in place of the model's own parameter. `mine`: for a pass of the captured loss."""
@@ -224,14 +272,18 @@ def _gradients_kept(batches: int) -> Iterator[None]:
 
 
 @contextmanager
-def _lookups_refused() -> Iterator[None]:
-    """Context of the second pass, in which no table has an entry for the numbers of optimizer and schedulers."""
+def _failures_refused() -> Iterator[None]:
+    """Context of the second pass, in which no code is made for the values of optimizer and schedulers."""
     try:
         yield
-    except LookupError as error:
+    except (VgameError, *undecided()):
+        raise
+    except Exception as error:
+        looks = isinstance(error, LookupError)
+        what = "looks up a value that it does not find at a later step" if looks else "fails as at a later step"
         raise ProgramError(
-            f"the loss looks up a value that it does not find at a later step ({type(error).__name__}: {error})"
-            f"{line_of(error)}; it may read neither the optimizer nor a scheduler, as it is the same in all steps"
+            f"the loss {what} ({type(error).__name__}: {' '.join(str(error).split())}){line_of(error)}; it may read "
+            "neither the optimizer nor a scheduler, nor what these change, as it is the same in all steps"
         ) from None
 
 

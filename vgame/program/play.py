@@ -26,6 +26,7 @@ from vgame.program.copied import Watch, clear_gradients, fixed, follow, paramete
 from vgame.program.functions_held import unchanged_outside
 from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
+from vgame.program.shared import Shared
 from vgame.program.slots import Slots
 from vgame.program.torchs_steps import without_values
 from vgame.system.progress import NULL_PROGRESS, NullProgress
@@ -58,12 +59,15 @@ def play(
     steps: int,
     asleep: Mapping[int, Sequence[range]] = MappingProxyType({}),
     listener: NullProgress = NULL_PROGRESS,
+    shared: Shared | None = None,
 ) -> list[dict[Key, Played]]:
     """For each optimizer the records by (group, place in it) of its parameters whose `id` is in its `trained`. Its
     `rates` are set before each step; schedulers step after all optimizers, as in torch's own loop. `asleep`: by `id`
-    the steps without a gradient."""
+    the steps without a gradient. `shared` notes what the steps change of the loss's objects."""
     with unchanged_outside(company.owners, company.model), Caught().refused():
         copies, followers = company.copied()
+        shared = shared or Shared()
+        shared.begin((*company.optimizers, *company.schedulers), (*copies, *followers))
         pairs = zip(company.optimizers, copies, trained, strict=True)
         stages = [_Stage(original, copy, ids, copies, asleep) for original, copy, ids in pairs]
         for step in range(1, steps + 1):
@@ -75,16 +79,19 @@ def play(
             for stage, rate in given:
                 stage.refuse_other_rates(step, rate)
             follow(followers, copies)
+            shared.note()
             if step % EVERY == 0:
                 listener.progress("plays the optimizer", step, steps)
     return [stage.played for stage in stages]
 
 
-def scheduled(company: Company, steps: int) -> Iterator[list[dict[str, Any]]]:
+def scheduled(company: Company, steps: int, shared: Shared | None = None) -> Iterator[list[dict[str, Any]]]:
     """The options of every group of an optimizer alone at each step, as its schedulers set them; the optimizer does not
     step, so the options end where a scheduler reads or changes more than options."""
     with unchanged_outside(company.owners, company.model):
         (copy,), followers = company.copied()
+        shared = shared or Shared()
+        shared.begin((*company.optimizers, *company.schedulers), (copy, *followers))
         watch = Watch(copy, followers)
         for _ in range(steps):
             if watch.read:
@@ -96,6 +103,7 @@ def scheduled(company: Company, steps: int) -> Iterator[list[dict[str, Any]]]:
                 if watch.read:
                     return
                 raise
+            shared.note()
 
 
 class _Stage:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import traceback
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,16 +37,21 @@ FILLS = {
     "new_full": lambda args, kwargs: float(args[2]),
 }
 
+#: Whether a tensor is made of the size of another one, so that it is no counter.
+OF_TENSOR: ContextVar[bool] = ContextVar("of_tensor", default=False)
+
 Label = tuple[Any, ...]  # ("p",), ("g",), ("slot", key), ("fill", number, shape, type, given, n) or ("out", n, k)
 Key = tuple[int, int]  # group, place in it
 
 
 @dataclass(frozen=True)
 class Number:
-    """The place of the n-th number of a step; `kind`: its type where the operator reads a tensor, and no number."""
+    """The place of the n-th number of a step; `kind`: its type where the operator reads a tensor, and no number;
+    `real`: whether it is a float, in the first step."""
 
     n: int
     kind: torch.dtype | None = None
+    real: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,8 @@ class Counters(TorchDispatchMode):
 def _counted(args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Keep the values of counters that an optimizer creates on its parameter's device, since numbers depend on
     them."""
+    if OF_TENSOR.get():
+        return kwargs
     made = kwargs.get("device") is not None and not any(without_data(t) for t in tree_leaves((args, kwargs)))
     size = args[0] if args else ()
     single = not (size.dim() if isinstance(size, torch.Tensor) else isinstance(size, list | tuple) and len(size))
@@ -269,7 +277,7 @@ class Recorder(TorchDispatchMode):
             leaf, numeric = leaf.item(), True
         if numeric and (type(leaf) in (int, float) or kind is not None):
             self.numbers[key].append(float(leaf))
-            return Number(len(self.numbers[key]) - 1, kind)
+            return Number(len(self.numbers[key]) - 1, kind, isinstance(leaf, float))
         return "device" if isinstance(leaf, torch.device) else leaf
 
     def _name(self, tensor: torch.Tensor, key: Any, label: Label) -> None:

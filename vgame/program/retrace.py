@@ -31,15 +31,15 @@ SAME = {
 
 
 def is_repeated(module: GraphModule, sets: int) -> bool:
-    """Whether the second pass repeats the first one, for the operators that its loss and buffers need. `sets`: of
-    placeholders."""
+    """Whether the second pass repeats the first one, for the operators that its loss and buffers need, and its
+    gradients where it has some. `sets`: of placeholders."""
     places = module.graph.find_nodes(op="placeholder")
     size = len(places) // sets
     outside = {*places[2 * size :], *(n for n in module.graph.nodes if is_random(n) and is_in_another_turn(n))}
     if not ancestors(tree_leaves(output_of(module).args[0])).isdisjoint(outside):
         return False
-    (loss, _, buffers), again = output_of(module).args[0]
-    results = [tree_leaves((loss, buffers)), tree_leaves(again)]
+    (loss, gradients, buffers), again = output_of(module).args[0]
+    results = [tree_leaves((loss, gradients if again[1] else (), buffers)), tree_leaves(again)]
     needed = [ancestors(each) for each in results]
     if any(is_random(n) for n in needed[0] & needed[1]) or not needed[1].isdisjoint(places[:size]):
         return False

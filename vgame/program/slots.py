@@ -37,7 +37,12 @@ class Slots:
 
     def states(self, p: torch.Tensor) -> list[dict[Any, Any]]:
         """The dictionaries `state[p]` of the optimizer and of those that it holds."""
-        states = {id(s): s for owner in self.owners if isinstance(s := owner.state.get(p), dict)}
+        try:
+            states = {id(s): s for owner in self.owners if isinstance(s := owner.state.get(p), dict)}
+        except (RuntimeError, NotImplementedError):  # a key with the hash of the parameter is compared with it
+            raise ProgramError(
+                f"the optimizer {self.name} keeps its state by the id of a parameter; keep it in self.state[p]"
+            ) from None
         return list(states.values())
 
 

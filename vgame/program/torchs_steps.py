@@ -7,6 +7,8 @@ Twin of `torch.optim._adafactor._single_tensor_adafactor`, with the same names a
 from __future__ import annotations
 
 import math
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -17,6 +19,12 @@ import torch
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
+from vgame.errors import ProgramError
+from vgame.program.caught import Caught
+from vgame.program.hidden_state import is_library_file, own_line
+from vgame.program.recorder import OF_TENSOR, without_data
+
+T = torch.Tensor
 VARIANTS = ("foreach", "fused", "capturable", "differentiable")
 KINDS = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and issubclass(kind, Optimizer)]
 
@@ -24,8 +32,10 @@ KINDS = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) a
 @contextmanager
 def without_values() -> Iterator[None]:
     """Context in which torch's steps read no values of tensors, and tensors made from numbers keep their values."""
-    with patch("torch.optim._adafactor._single_tensor_adafactor", _adafactor), plain_loops(), _Numbers():
+    caught = Caught()
+    with patch("torch.optim._adafactor._single_tensor_adafactor", _adafactor), plain_loops(), _Numbers(caught):
         yield
+    caught.refuse()
 
 
 @contextmanager
@@ -58,16 +68,59 @@ def _plainly(step: Callable[..., Any]) -> Callable[..., Any]:
     return plain
 
 
+CPU, META = torch.device("cpu"), torch.device("meta")
+#: Attributes of tensors that say where they are.
+PLACES = {T.device.__get__: CPU, T.is_cpu.__get__: True, T.is_meta.__get__: False}
+#: Functions that give the words of a tensor, or their address.
+WORDS = (T.numpy, T.data_ptr, T.untyped_storage, T.storage, T.__array__)
+
+
 class _Numbers(TorchFunctionMode):
-    """Keeps `torch.tensor(0.1, device=p.device)` on a device with data; `torch.zeros(p.shape)` has none, as `p` has."""
+    """Keeps `torch.tensor(0.1, device=p.device)` on a device with data; `torch.zeros(p.shape)` has none, as `p` has.
+    The user's code finds all tensors on the CPU, as in a loop; it reads no words of those without data."""
+
+    def __init__(self, caught: Caught) -> None:
+        super().__init__()
+        self.caught = caught
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor) and kwargs.get("device") is not None:
-            kwargs["device"] = torch.device("cpu")
-        if func in (torch.zeros, torch.ones, torch.full, torch.empty) and _is_of_tensor(*args, **kwargs):
-            kwargs["device"] = torch.device("meta")
-        return func(*args, **kwargs)
+        if func in (torch.tensor, torch.as_tensor, torch.scalar_tensor):
+            return func(*args, **kwargs | ({"device": CPU} if kwargs.get("device") is not None else {}))
+        if func in PLACES and not is_library_file(sys._getframe(1).f_code.co_filename):
+            return PLACES[func]
+        if func in WORDS and not is_library_file(sys._getframe(1).f_code.co_filename):
+            self._refuse_words(func.__name__, args[0])
+        args, kwargs = _placed(func, args, kwargs)
+        if func not in (torch.zeros, torch.ones, torch.full, torch.empty) or not _is_of_tensor(*args, **kwargs):
+            return func(*args, **kwargs)
+        before = OF_TENSOR.set(_is_of_size(*args, **kwargs))
+        try:
+            return func(*args, **kwargs | {"device": META})
+        finally:
+            OF_TENSOR.reset(before)
+
+    def _refuse_words(self, name: str, tensor: torch.Tensor) -> None:
+        with self.caught.noting():
+            if without_data(tensor):
+                raise ProgramError(
+                    f"the optimizer's step reads {name} of a tensor{own_line(traceback.extract_stack())}, which has no "
+                    "data while the step is captured; compute with tensors (torch.where, torch.clamp) instead"
+                )
+
+
+def _placed(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments of a call, with the device of tensors without data for the one that the user's code reads."""
+    if func is T.to and not without_data(args[0]):
+        return args, kwargs
+    places = [META if isinstance(a, torch.device) and a == CPU else a for a in args]
+    given = kwargs.get("device")
+    return places, kwargs | ({"device": META} if isinstance(given, torch.device) and given == CPU else {})
+
+
+def _is_of_size(*args: Any, size: Any = None, **_: Any) -> bool:
+    """Whether a size is that of another tensor."""
+    return isinstance(size if size is not None else args[0] if args else (), torch.Size)
 
 
 def _is_of_tensor(*args: Any, size: Any = None, **_: Any) -> bool:
@@ -75,7 +128,7 @@ def _is_of_tensor(*args: Any, size: Any = None, **_: Any) -> bool:
     given = size if size is not None else args[0] if args else ()
     if isinstance(given, int):
         given = [n for n in args if isinstance(n, int)]
-    return isinstance(given, torch.Size) or math.prod(given) > 1
+    return _is_of_size(*args, size=size) or math.prod(given) > 1
 
 
 def _adafactor(

@@ -70,7 +70,7 @@ def reached(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
             if isinstance(value, FunctionType):
                 todo += _of_function(value)
             else:
-                todo += [(".".join(filter(None, (name, str(key)))), where, part) for key, part in _parts(value)]
+                todo += [(".".join(filter(None, (name, str(key)))), where, part) for key, part in parts(value)]
 
 
 def state(value: Any) -> Any:
@@ -103,7 +103,7 @@ def _size(value: Any) -> int:
     return dict.__len__(value) if isinstance(value, dict) else len(value)
 
 
-def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     """The parts of an object that is not a function."""
     if isinstance(value, (*CONTAINERS, dict)) and _size(value) > MOST_PARTS:
         return []

@@ -100,6 +100,8 @@ class Shadows(TorchDispatchMode):
         leaves, form = tree_flatten((args, kwargs or {}))
         if self.steps and (func is aten.lift_fresh.default or self._counts(leaves)):
             return self._counted(func, args, kwargs or {})
+        if self.steps and _writes(func):
+            self._discount(func, args, kwargs or {})
         shadows = [self._argument(leaf) for leaf in leaves]
         result = func(*args, **(kwargs or {}))
         outputs = [t for t in tree_flatten(result)[0] if isinstance(t, T)]
@@ -127,6 +129,14 @@ class Shadows(TorchDispatchMode):
             if isinstance(tensor, T) and tensor.dim() == 0:
                 self.count(tensor)
         return result
+
+    def _discount(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A counter is none any more when it gets what is computed from another tensor."""
+        named = [*zip(func._schema.arguments, args, strict=False)]
+        named += [(a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs]
+        for argument, value in named:
+            if isinstance(value, T) and argument.alias_info and argument.alias_info.is_write:
+                self.counters.pop(value.untyped_storage()._cdata, None)
 
     def count(self, tensor: T) -> None:
         """Mark the tensor as a counter."""

@@ -1,0 +1,232 @@
+"""Objects that a loss or the model holds, and optimizers and schedulers change while they step.
+
+In: a task, then copies of its optimizers and schedulers while they are played. Out: the places of the originals (an
+entry of a dictionary, an attribute) that another step finds changed, with the value there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MemberDescriptorType, ModuleType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from vgame.errors import ProgramError
+from vgame.program.hidden_state import Roots, roots_of
+from vgame.program.traps import ABSENT, is_number, trapped
+from vgame.program.traps import shown as printable
+from vgame.tasks.reach import parts, reached, state
+from vgame.tasks.task import Task
+
+LIVE = (Optimizer, LRScheduler)  # of torch's own, `reached` gives no attributes
+LEAVES = (int, float, complex, str, bytes, type(None))
+ENUMERATED = (tuple, set, frozenset, deque)
+#: Of optimizers, groups and schedulers: a loss that reads or changes them is refused by `later_step`; torch's own flag.
+OTHERWISE = {"state", "params", "_last_lr", "_opt_called"}
+
+Change = tuple[Any, Any, Any]  # container, key, later value
+
+
+@dataclass
+class _Pair:
+    """An object and its copy. `then`: the copy's contents at the start."""
+
+    path: str
+    own: Any
+    copy: Any
+    then: tuple[list[dict[Any, Any]], Any]
+
+
+class Shared:
+    """The changes of all optimizers of a task, so far."""
+
+    def __init__(self, task: Task | None = None, everything: bool = False) -> None:
+        """`everything`: also of objects that no loss reaches, as far as vgame knows."""
+        self.roots = _roots(task) if task is not None else []
+        self.reached = {id(value): value for _, value in reached(self.roots)}
+        self.everything = everything
+        self.pairs: list[_Pair] = []
+        self.places: dict[tuple[int, Any], tuple[Any, Any, Any, str]] = {}  # container, key, value, path
+        self.whole: dict[int, tuple[Any, Any, str]] = {}  # object, its copy, path
+
+    def begin(self, originals: Sequence[Any], copies: Sequence[Any]) -> None:
+        """Compare these copies from here on."""
+        self.pairs, self.twins = [], dict[int, Any]()
+        todo = [(type(a).__name__, a, b) for a, b in zip(originals, copies, strict=True)]
+        while todo:
+            path, a, b = todo.pop()
+            if a is b or type(a) is not type(b) or isinstance(a, LEAVES) or id(b) in self.twins:
+                continue
+            self.twins[id(b)] = a
+            if self.everything or id(a) in self.reached or isinstance(a, torch.nn.Parameter):
+                self.pairs.append(_Pair(path, a, b, _contents(b)))
+            named = zip(_inside(path, a), _inside(path, b), strict=False)
+            todo += [(inner, x, y) for (inner, x), (_, y) in named]
+
+    def note(self) -> None:
+        """Note what a step has changed."""
+        for pair in self.pairs:
+            then, now = pair.then, _contents(pair.copy)
+            if len(then[0]) != len(now[0]) or not _is_same(then[1], now[1]):
+                self.whole[id(pair.own)] = (pair.own, pair.copy, pair.path)
+                continue
+            for container, before, after in zip(_containers(pair.own), *(each[0] for each in (then, now)), strict=True):
+                self._compare(pair.path, container, before, after)
+
+    def _compare(self, path: str, container: Any, before: dict[Any, Any], after: dict[Any, Any]) -> None:
+        for key in {**before, **after}:
+            old, new = before.get(key, ABSENT), after.get(key, ABSENT)
+            if not (isinstance(key, str) and key in OTHERWISE) and not _is_same(old, new):
+                own = self.twins.get(id(key), key)
+                self.places[id(container), own] = container, own, new, _joined(path, container, key)
+
+    def has_more_than(self, known: Sequence[Change]) -> bool:
+        """Whether anything has changed beside numbers in the places of other changes, where nothing can be read."""
+        places = {(id(container), key) for container, key, _ in known}
+        return bool(self.whole) or any(p not in places or not is_number(c[2]) for p, c in self.places.items())
+
+    def changes(self, traps: bool = False) -> list[Change]:
+        """The changes so far. `traps`: no value of theirs may be read; else numbers, other values are those of a later
+        step."""
+        show = trapped if traps else printable
+        found = [(container, key, show(value, path)) for container, key, value, path in self.places.values()]
+        wanted = self._wanted()
+        for value in self.reached.values() if wanted else ():
+            for container in _settable(value):
+                for key, part in list(_items(container)):
+                    if (each := wanted.get(id(part))) and each[0] is part:
+                        found.append((container, key, trapped(each[1], each[2]) if traps else each[1]))
+        return found
+
+    def _wanted(self) -> dict[int, tuple[Any, Any, str]]:
+        """The objects that change as a whole, and those that hold one of them where nothing can stand for it, such as
+        tuples."""
+        found = dict(self.whole)
+        fixed = [v for v in self.reached.values() if isinstance(v, tuple | frozenset)] if found else []
+        while more := [(v, found[id(p)]) for v in fixed if id(v) not in found for p in v if id(p) in found]:
+            found |= {id(v): (v, v, path) for v, (_, _, path) in more}
+        return found
+
+    def refuse_held(self) -> None:
+        """Raise ProgramError if the loss still reaches such an object, in a place where nothing can stand for it."""
+        for name, value in reached(self.roots) if self.whole else ():
+            if id(value) in self.whole:
+                raise ProgramError(
+                    f"the loss or the model reaches {self.whole[id(value)][2]} ({name}), which changes from step to "
+                    "step, but the loss of a program is the same in all steps; let the loss hold only what it reads"
+                )
+
+
+def _roots(task: Task) -> Roots:
+    """The model and the losses, and the attributes of optimizers and schedulers that these reach."""
+    roots, known = roots_of(task.model, task.losses), set[int]()
+    while live := {id(v): v for _, v in reached(roots) if isinstance(v, LIVE) and id(v) not in known}:
+        known |= {*live}
+        roots = [*roots, *((type(v).__name__, vars(v)) for v in live.values())]
+    return roots
+
+
+class _Attributes:
+    """The slots of an object, the attributes of a class or the content of a cell, as a container."""
+
+    def __init__(self, value: Any, names: Iterable[str]) -> None:
+        self.value, self.names = value, names
+
+    def get(self, key: str, default: Any) -> Any:
+        try:
+            return getattr(self.value, key)
+        except (AttributeError, ValueError):  # an empty slot or cell
+            return default
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(n, v) for n in self.names if (v := self.get(n, ABSENT)) is not ABSENT]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self.value, key, value)
+
+    def __delitem__(self, key: str) -> None:
+        delattr(self.value, key)
+
+
+def _containers(value: Any) -> list[Any]:
+    """The parts of an object in which a value can be replaced."""
+    found = [value] if isinstance(value, dict | list) else []
+    if isinstance(held := getattr(value, "__dict__", None), dict):
+        found.append(held)
+    if slots := [n for each in type(value).__mro__ for n, v in vars(each).items() if _is_slot(each, n, v)]:
+        found.append(_Attributes(value, slots))
+    return found
+
+
+def _is_slot(kind: type, name: str, value: Any) -> bool:
+    return isinstance(value, MemberDescriptorType) and "__slots__" in vars(kind) and not name.startswith("__")
+
+
+def _settable(value: Any) -> list[Any]:
+    """As `_containers`, also of functions, modules and classes."""
+    if isinstance(value, FunctionType):
+        cells = [_Attributes(cell, ["cell_contents"]) for cell in value.__closure__ or ()]
+        return [*cells, value.__globals__, vars(value)]
+    if isinstance(value, type):
+        return [_Attributes(value, [n for n, v in vars(value).items() if not n.startswith("__")])]
+    return [vars(value)] if isinstance(value, ModuleType) else _containers(value)
+
+
+def _items(container: Any) -> Iterable[tuple[Any, Any]]:
+    return enumerate(container) if isinstance(container, list) else container.items()
+
+
+def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
+    """What a copy of an object holds copies of, by path."""
+    if isinstance(value, (*LIVE, torch.Tensor)):
+        return [(f"{path}.{key}", part) for key, part in vars(value).items()]
+    keys = list(value) if isinstance(value, dict) else []
+    return [(f"{path}.{key}".rstrip("."), part) for key, part in parts(value)] + [(path, key) for key in keys]
+
+
+def _joined(path: str, container: Any, key: Any) -> str:
+    return f"{path}.{key}" if isinstance(key, str | int) else f"{path}[{key!r}]"
+
+
+def _contents(value: Any) -> tuple[list[dict[Any, Any]], Any]:
+    """The entries of an object's containers, and a comparable form of the rest."""
+    containers = _containers(value)
+    held = [dict(_items(each)) for each in containers]
+    if isinstance(value, torch.Tensor):
+        return held, None if isinstance(value, torch.nn.Parameter) else _words(value)
+    whole = not containers or isinstance(value, ENUMERATED)
+    lengths = len(value) if isinstance(value, list) else None
+    inner = [part for _, part in parts(value)] if whole and not isinstance(value, LIVE) else []
+    return held, (state(value), lengths, inner)
+
+
+def _words(tensor: torch.Tensor) -> Any:
+    """The content of a tensor; a slot's is unknown, so never the same."""
+    if tensor.device.type == "meta":
+        return object()
+    words = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.dtype, tuple(tensor.shape), hash(words)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether both are one object, or equal values."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, LEAVES):
+        return bool(one == other and repr(one) == repr(other)) or (one != one and other != other)
+    if isinstance(one, tuple | list | deque):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, set | frozenset):
+        return bool(one == other)
+    if isinstance(one, torch.Tensor):
+        return bool(_words(one) == _words(other))
+    return state(one) is not None and bool(state(one) == state(other))
