@@ -139,7 +139,8 @@ def _capture(
             raise decides_by_values(f"{getattr(error, 'func', 'a condition')}{line_of(error)}") from None
         if type(error).__name__ == "PendingUnbackedSymbolNotFound":  # the read raised its error in another thread
             raise decides_by_values(f"a number that another thread reads{line_of(error)}") from None
-        raise wrapper.printed.checks.failed(error) or _fails(error, list(batch)) from None
+        checks = None if wrapper is None else wrapper.printed.checks.failed(error)
+        raise checks or _fails(error, list(batch)) from None
     refuse_unknown_shapes(graph, wrapper.decided)
     wrapper.printed.warn()
     captured = Captured(

@@ -67,6 +67,9 @@ def objects_copied(optimizer: Optimizer, schedulers: Sequence[LRScheduler], mode
     """The objects, by `id`, that `copied` copies for one optimizer: another one that changes them changes its steps."""
     memo = _copies([optimizer], schedulers, model)[2]
     found = {id(each): each for each in (*memo.get(id(memo), ()), optimizer) if not isinstance(each, FIXED)}
+    slots = [value for _, each in _slots_of_all([optimizer], [*parameters(optimizer)]) for value in each.values()]
+    found |= {id(value): value for value in slots}
+    found |= {f"memory {value.untyped_storage()._cdata}": value for value in slots}
     return found | {f"memory {place}": storage for place, storage in memo.get("torch", {}).items()}
 
 
@@ -79,7 +82,9 @@ def _copies(
     memo |= {id(optimizer): copy for optimizer, copy in zip(optimizers, made, strict=True)}
     memo |= {id(p): like(p, torch.empty_like(p, device="meta", requires_grad=False)) for p in own}
     for p, slots in _slots_of_all(optimizers, own):
-        memo = {id(value): _empty(name, value, p) for name, value in slots.items()} | memo
+        for name, value in slots.items():
+            if id(value) not in memo:
+                memo[id(value)] = _empty(name, value, p, memo)
     with _whole_copies():
         _copy_attributes(own, memo)
         for optimizer, copy in zip(optimizers, made, strict=True):
@@ -162,9 +167,9 @@ def _attribute(path: str, value: Any, memo: dict[int, Any]) -> Any:
         ) from None
 
 
-def _empty(key: str, value: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+def _empty(key: str, value: torch.Tensor, p: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     """A tensor of the state without its data; counters keep their value."""
-    return deepcopy(value) if is_counter(key, value, p) else torch.empty_like(value, device="meta")
+    return deepcopy(value, memo) if is_counter(key, value, p) else torch.empty_like(value, device="meta")
 
 
 def _follower(scheduler: LRScheduler, memo: dict[int, Any]) -> LRScheduler:

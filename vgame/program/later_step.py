@@ -93,6 +93,8 @@ def _step(shared: Shared, company: Company) -> None:
             p.grad = torch.empty_like(p, requires_grad=False)
         with suppress(ProgramError), without_values(), Counters():
             type(copy).step(copy)
+        if copy is not copies[-1]:
+            shared.note()
     follow(followers, copies)
     shared.note()
 

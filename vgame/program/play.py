@@ -76,6 +76,8 @@ def play(
                 stage.set_rates(rate)
             for stage in stages:
                 stage.step(step)
+                if stage is not stages[-1]:
+                    shared.note()  # the loss of the next turn may read it
             for stage, rate in given:
                 stage.refuse_other_rates(step, rate)
             follow(followers, copies)
@@ -160,8 +162,13 @@ class _Stage:
     @contextmanager
     def _own_changes(self, step: int) -> Iterator[None]:
         """Context in which an optimizer changes neither groups nor flags, nor puts tensors into another's state."""
-        before, kept = fixed(self.company), tensors_kept(self.rest)
+        before, kept, others = fixed(self.company), tensors_kept(self.rest), self._memory_of_others()
         yield
+        if self._memory_of_others() != others:
+            raise ProgramError(
+                f"the optimizer {self.name} replaces gradients or the data of another optimizer's parameters in step "
+                f"{step}, which a program does not follow; let each optimizer change its own"
+            )
         if fixed(self.company) != before:
             raise ProgramError(
                 f"the optimizer {self.name} changes the parameters of a group, or their requires_grad, in step {step}, "
@@ -172,6 +179,10 @@ class _Stage:
             raise ProgramError(
                 f"the optimizer {self.name} puts tensors into another optimizer's state; keep them in its own"
             )
+
+    def _memory_of_others(self) -> list[tuple[int, int]]:
+        """The memory of the parameters of the company's other optimizers, and their gradients."""
+        return [(p.untyped_storage()._cdata, id(p.grad)) for each in self.rest for p in parameters(each)]
 
     def refuse_other_rates(self, step: int, rates: Sequence[float]) -> None:
         """Raise ProgramError if a step has changed the rates of the job's schedule."""

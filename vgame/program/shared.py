@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
@@ -71,11 +72,15 @@ class Shared:
     def note(self) -> None:
         """Note what a step has changed."""
         for pair in self.pairs:
+            if id(pair.own) in self.whole or _is_bare(pair.own, pair.copy):
+                continue
             then, now = pair.then, _contents(pair.copy)
             if len(then[0]) != len(now[0]) or not _is_same(then[1], now[1]):
                 self.whole[id(pair.own)] = (pair.own, pair.copy, pair.path)
                 continue
             for container, before, after in zip(_containers(pair.own), *(each[0] for each in (then, now)), strict=True):
+                if list(before) != list(after) and before.keys() == after.keys():
+                    self.whole[id(pair.own)] = (pair.own, pair.copy, pair.path)  # in another order
                 self._compare(pair.path, container, before, after)
 
     def _compare(self, path: str, container: Any, before: dict[Any, Any], after: dict[Any, Any]) -> None:
@@ -158,9 +163,19 @@ def _containers(value: Any) -> list[Any]:
     found = [value] if isinstance(value, dict | list) else []
     if isinstance(held := getattr(value, "__dict__", None), dict):
         found.append(held)
-    if slots := [n for each in type(value).__mro__ for n, v in vars(each).items() if _is_slot(each, n, v)]:
+    if slots := _slots(type(value)):
         found.append(_Attributes(value, slots))
     return found
+
+
+def _is_bare(own: Any, copy: Any) -> bool:
+    """Whether a parameter and its copy have no attributes, which are all of it that is compared."""
+    return isinstance(own, torch.nn.Parameter) and not vars(own) and not vars(copy)
+
+
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple(n for each in kind.__mro__ for n, v in vars(each).items() if _is_slot(each, n, v))
 
 
 def _is_slot(kind: type, name: str, value: Any) -> bool:

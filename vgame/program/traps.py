@@ -37,11 +37,13 @@ def _trap(*names: str) -> dict[str, Callable[..., Any]]:
 
 NUMBER = (
     "add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg abs lt le gt ge eq ne bool "
-    "float int index"
+    "float int index divmod rdivmod and or xor rand ror rxor lshift rshift rlshift rrshift invert pos round floor ceil "
+    "trunc hash"
 )
+METHODS = "bit_length bit_count is_integer as_integer_ratio to_bytes hex conjugate"
 DICT = "getitem setitem delitem len iter contains"
 TEXT = "add radd mul rmul mod rmod lt le gt ge eq ne hash len iter contains getitem"
-_TRAPS = {**_trap(*(f"__{name}__" for name in NUMBER.split())), "__hash__": lambda self: 0}
+_TRAPS = _trap(*(f"__{name}__" for name in NUMBER.split()), *METHODS.split())
 _Int, _Float = type("int", (int,), dict(_TRAPS)), type("float", (float,), dict(_TRAPS))
 _Text = type("str", (str,), _trap(*(f"__{name}__" for name in TEXT.split()), *(n for n in dir(str) if n[0] != "_")))
 _State = type("dict", (dict,), _trap(*(f"__{name}__" for name in DICT.split()), *(n for n in dir(dict) if n[0] != "_")))
