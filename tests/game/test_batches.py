@@ -87,8 +87,8 @@ def test_an_account_that_closes_a_job_leaves_its_own_dispute_open(scene: Scene) 
 def test_a_false_endpoint_burns_no_bond_of_the_caller(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, count: int, answering: int
 ) -> None:
-    """The first of the endpoints, which may be the only one that answers, shows another account's dispute, and a claim
-    that nobody can dispute any more."""
+    """The first endpoint is false, and may be the only one that answers. It shows the dispute of another account, and
+    the end of the challenge window."""
     play = scene.claimed(SETUP, LIE)
     late = play.auditor()
     late.step()

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import heapq
 import math
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -268,4 +270,34 @@ def test_a_check_that_fails_for_finite_numbers_is_refused() -> None:
         return found
 
     with pytest.raises(ProgramError, match=r"the check at test_checks_in_helpers\.py line \d+ fails if all numbers"):
+        root_of(loss)
+
+
+LOG: list[int] = []
+
+
+def remembers(v: Value) -> Any:
+    return torch.isnan(v) and LOG.append(1) is None
+
+
+EFFECTS: dict[str, Callable[[Value], Any]] = {
+    "a method of a type": lambda v: torch.isnan(v) and list.append(LOG, 1) is None,
+    "an operator": lambda v: torch.isnan(v) and operator.setitem(LOG, 0, 1) is None,
+    "an attribute": lambda v: torch.isnan(v) and setattr(EFFECTS, "k", 1) is None,
+    "an iterator": lambda v: torch.isnan(v) and next(iter(LOG), None),
+    "a helper": remembers,
+    "a switch of torch": lambda v: torch.isnan(v) and torch.set_grad_enabled(False) is None,
+    "a heap": lambda v: torch.isnan(v) and heapq.heappush(LOG, 1) is None,
+}
+
+
+@pytest.mark.parametrize("asks", EFFECTS.values(), ids=EFFECTS)
+def test_a_check_that_does_more_than_ask_is_refused(asks: Callable[[Value], Any]) -> None:
+    def loss(model: nn.Module, batch: Any) -> Value:
+        found = classify(model, batch)
+        if asks(found):
+            print("nan")
+        return found
+
+    with pytest.raises(ProgramError):
         root_of(loss)

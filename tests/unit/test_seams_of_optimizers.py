@@ -49,6 +49,9 @@ READS: dict[str, Callable[[Any], float]] = {
     "divided": lambda n: 1.0 + divmod(n, 97)[0],
     "shifted": lambda n: 1.0 + (n >> 2),
     "its length": lambda n: float(n.bit_length()),
+    "its real part": lambda n: 1.0 + n.real,
+    "rounded": lambda n: 1.0 + round(n, -1),
+    "as bytes": lambda n: float(n.to_bytes(4, "big")[3]),
 }
 
 
@@ -129,6 +132,36 @@ def test_an_optimizer_that_replaces_tensors_of_another_is_refused(act: Callable[
     second = SGD(own[2:], lr=0.1)
     with pytest.raises(ProgramError, match="replaces gradients or the data of another optimizer's"):
         lower(model, error, [Acting(own[:2], act, second), second])
+
+
+class Config:
+    """As many that can be pickled."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class Doubled(Config):
+    def __getstate__(self) -> dict[str, Any]:
+        return {"total": 2 * self.total}
+
+
+@pytest.mark.parametrize("kind", [Config, Doubled])
+def test_an_object_that_decides_what_its_copy_has(kind: type[Config]) -> None:
+    """It is taken if the copy is the same."""
+    model, config = network(), kind(20)
+    optimizer = Acting(model.parameters(), lambda held: held.total, config)
+    if kind is Config:
+        lower(model, error, optimizer)
+        return
+    with pytest.raises(ProgramError, match="Doubled, whose __getstate__ decides what a copy of it has"):
+        lower(model, error, optimizer)
 
 
 class Frozen(dict):

@@ -88,8 +88,8 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
 
 
 def _send(game: Game, effect: Callable[[], bool], name: str, *args: Any, value: int = 0) -> None:
-    """A transaction, at the first endpoint that does not refuse it, and whose report most of those that answer confirm:
-    they show its effect, whoever caused it. None of those used here has an effect twice."""
+    """Send a transaction by one endpoint after the other, until most of those that answer show its effect. The effect
+    may also come from another account's transaction. No call used here has its effect twice."""
     problem: VgameError | None = None
     for _ in game.chain.turns.all if game.chain.turns else [None]:
         try:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 
 from vgame.program.catching import ANY, GENERATES, Kinds, catching, raised_kind
@@ -61,6 +62,29 @@ METHODS = {
     *("flatten", "view", "reshape", "squeeze", "unsqueeze", "numel", "dim", "size", "is_floating_point", "eq", "ne"),
     *("parameters", "named_parameters", "buffers", "named_buffers", "values", "items", "keys", "is_complex", "isreal"),
 }
+#: Functions of torch and NumPy that only read, beside those of these names; Python's own.
+OTHERS = {"allclose", "array", "as_tensor", "asarray", "cat", "count_nonzero", "equal", "isclose", "stack", "tensor"}
+OTHERS |= {"logical_and", "logical_or", "nan_to_num", "vector_norm", "get_total_norm", "tree_leaves", "where"}
+PLAIN = (
+    abs,
+    all,
+    any,
+    bool,
+    dict,
+    enumerate,
+    float,
+    int,
+    isinstance,
+    len,
+    list,
+    max,
+    min,
+    range,
+    round,
+    sum,
+    tuple,
+    zip,
+)
 DECORATORS = torch.utils._contextlib.__file__
 WRITTEN = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
 ASKS = ast.Return | ast.If | ast.For | ast.Pass | ast.Assign | ast.AnnAssign
@@ -255,7 +279,16 @@ def _is_librarys(function: ast.expr, found: Any, names: dict[str, Any]) -> bool:
         owner = object_at(function.value, names)
         if not isinstance(owner, types.ModuleType | type):
             return function.attr in METHODS and is_of_tensors(function.value, names)
-    return found is not None and isinstance(getattr(found, "__self__", None), types.ModuleType | type | None)
+    if any(found is each for each in PLAIN) or getattr(found, "__module__", None) == "math":
+        return True
+    return isinstance(found, np.ufunc) or (_is_numerical(found) and getattr(found, "__name__", "") in METHODS | OTHERS)
+
+
+def _is_numerical(found: Any) -> bool:
+    """Whether this belongs to torch or NumPy."""
+    owner = getattr(found, "__objclass__", None) or getattr(found, "__self__", None)
+    of = getattr(found, "__module__", None) or getattr(owner, "__module__", None) or ""
+    return str(of).split(".")[0] in ("torch", "numpy")
 
 
 def _is_users(found: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from functools import partial
@@ -26,11 +26,12 @@ from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
 from vgame.program.caught import Caught
+from vgame.program.functions_held import LEAVES
 from vgame.program.hidden_state import has_plain_step, line_of
 from vgame.program.recorder import without_data
 from vgame.program.slots import Slots, is_counter, tensors_in
 from vgame.program.stand_ins import held_by, stand_ins
-from vgame.system.installed import is_of_user
+from vgame.system.installed import is_users
 
 Optimizer = torch.optim.Optimizer
 COPYING = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
@@ -90,16 +91,16 @@ def _copies(
         for optimizer, copy in zip(optimizers, made, strict=True):
             vars(copy).update(_attributes(optimizer, memo))
         followers = [_follower(s, memo) for s in schedulers]
-    _refuse_own_copying(memo.get(id(memo), ()), type(optimizers[0]).__name__)
+    _refuse_own_copying(memo.get(id(memo), ()), memo, type(optimizers[0]).__name__)
     return made, followers, memo
 
 
-def _refuse_own_copying(originals: Iterable[Any], name: str) -> None:
-    """Raise ProgramError if the class of a copied object decides what its copy has: that may be another object."""
-    for kind in {type(each) for each in originals}:
+def _refuse_own_copying(originals: Iterable[Any], memo: Mapping[int, Any], name: str) -> None:
+    """Raise ProgramError if the class of a copied object decides what its copy has, and it is not the same."""
+    for kind in {type(each) for each in originals if not _is_same(each, memo)}:
         keys = COPYING[:1] if issubclass(kind, Optimizer | LRScheduler) else COPYING  # these are copied as a whole
         methods = [(key, vars(each).get(key)) for each in kind.__mro__ for key in keys]
-        own = [key for key, method in methods if isinstance(method, FunctionType) and _is_users(method)]
+        own = [key for key, method in methods if isinstance(method, FunctionType) and is_users(method)]
         if own:
             raise ProgramError(
                 f"the optimizer {name} or its schedulers hold an object of {kind.__name__}, whose {own[0]} decides "
@@ -107,8 +108,16 @@ def _refuse_own_copying(originals: Iterable[Any], name: str) -> None:
             )
 
 
-def _is_users(function: FunctionType) -> bool:
-    return is_of_user(function.__code__.co_filename)
+def _is_same(original: Any, memo: Mapping[int, Any]) -> bool:
+    """Whether the copy of a plain object has its attributes, with the same values or their copies."""
+    copy = memo.get(id(original))
+    if type(copy) is not type(original) or not hasattr(copy, "__dict__"):
+        return False
+    if isinstance(original, dict | list | set | tuple) or {k for k in type(copy).__mro__ if "__slots__" in vars(k)}:
+        return False
+    pairs = [(value, vars(copy).get(key, memo)) for key, value in vars(original).items()]
+    same = all(a is b or memo.get(id(a)) is b or (isinstance(a, LEAVES) and repr(a) == repr(b)) for a, b in pairs)
+    return same and len(pairs) == len(vars(copy))
 
 
 def deep_copy(optimizer: Optimizer, memo: dict[Any, Any]) -> Optimizer:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from vgame.program.statements import object_at
-from vgame.system.installed import is_of_user
+from vgame.system.installed import is_users
 
 PLAIN = (str, format, float, int, round, repr, len, abs)  # functions without effects
 READS = {"item", "detach", "mean", "max", "min", "sum", "norm", "abs", "cpu"}  # methods of tensors
@@ -39,7 +39,7 @@ def _is_plain_call(function: ast.expr, names: dict[str, Any]) -> bool:
     found = object_at(function, names)
     if any(found is each for each in PLAIN):
         return True
-    reads = isinstance(function, ast.Attribute) and function.attr in READS and not _is_users(found)
+    reads = isinstance(function, ast.Attribute) and function.attr in READS and not is_users(found)
     return reads and is_of_tensors(function.value, names)  # type: ignore[attr-defined]
 
 
@@ -62,16 +62,11 @@ def may_fail(statements: list[ast.stmt]) -> bool:
     return whole or computes or not calls.isdisjoint({"int", "round", "format"})
 
 
-def _is_users(found: Any) -> bool:
-    code = getattr(getattr(found, "__func__", found), "__code__", None)
-    return code is not None and is_of_user(code.co_filename)
-
-
 def _has_own_text(value: Any) -> bool:
     """Whether the text of a value is made by the user's code."""
     if isinstance(value, type | torch.Tensor | logging.Logger | FunctionType):
         return False
-    return any(_is_users(getattr(type(value), name, None)) for name in ("__str__", "__repr__", "__format__"))
+    return any(is_users(getattr(type(value), name, None)) for name in ("__str__", "__repr__", "__format__"))
 
 
 def keeps_no_text(call: ast.Call, names: dict[str, Any]) -> bool:
@@ -106,7 +101,7 @@ def _only_tells(part: Any) -> bool:
         return _changes_nothing(part)
     own = [value for kind in type(part).__mro__ for value in vars(kind).values() if isinstance(value, FunctionType)]
     given = [value for value in getattr(part, "__dict__", {}).values() if isinstance(value, FunctionType)]
-    return all(_changes_nothing(f) for f in [*own, *given] if f.__name__ != "__init__" and _is_users(f))
+    return all(_changes_nothing(f) for f in [*own, *given] if f.__name__ != "__init__" and is_users(f))
 
 
 def _changes_nothing(function: FunctionType) -> bool:
@@ -127,4 +122,4 @@ def _tells(function: ast.expr, names: dict[str, Any]) -> bool:
     found = object_at(function, names)
     if isinstance(function, ast.Attribute):
         return function.attr in TELLS
-    return found is not None and not _is_users(found)
+    return found is not None and not is_users(found)

@@ -35,16 +35,8 @@ def _trap(*names: str) -> dict[str, Callable[..., Any]]:
     return dict.fromkeys(names, _refusing)
 
 
-NUMBER = (
-    "add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg abs lt le gt ge eq ne bool "
-    "float int index divmod rdivmod and or xor rand ror rxor lshift rshift rlshift rrshift invert pos round floor ceil "
-    "trunc hash"
-)
-METHODS = "bit_length bit_count is_integer as_integer_ratio to_bytes hex conjugate"
 DICT = "getitem setitem delitem len iter contains"
 TEXT = "add radd mul rmul mod rmod lt le gt ge eq ne hash len iter contains getitem"
-_TRAPS = _trap(*(f"__{name}__" for name in NUMBER.split()), *METHODS.split())
-_Int, _Float = type("int", (int,), dict(_TRAPS)), type("float", (float,), dict(_TRAPS))
 _Text = type("str", (str,), _trap(*(f"__{name}__" for name in TEXT.split()), *(n for n in dir(str) if n[0] != "_")))
 _State = type("dict", (dict,), _trap(*(f"__{name}__" for name in DICT.split()), *(n for n in dir(dict) if n[0] != "_")))
 
@@ -84,6 +76,16 @@ class _Read:
         refuse_shown((args, kwargs or {}))
 
     vars().update(_trap(*_ALL))
+
+
+def _number(kind: type) -> Any:
+    """A number of which nothing can be read, apart from what prints it."""
+    parts = {n: getattr(kind, n) for n in {*dir(kind)} - _PLAIN - {"__getnewargs__", "__getformat__"}}
+    traps = {n: _refusing if callable(part) else property(_refusing) for n, part in parts.items()}
+    return type(kind.__name__, (kind,), traps)
+
+
+_Int, _Float = _number(int), _number(float)
 
 
 def shown(value: Any, what: str) -> Any:

@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 #: Beginnings of names that Python and libraries give to code which they make. Code of any other name in <> is typed by
 #: the user, in one of many notebooks (`<ipython-input-`, `<command-`), or given to `python -c` or `exec`.
@@ -35,6 +36,12 @@ VGAME = folders([str(Path(__file__).parents[1])])
 _PYTHON = folders(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))  # those of libraries may be in them
 _SITES = (*site.getsitepackages(), site.getusersitepackages())
 _LIBRARIES = folders([*_SITES, *(sysconfig.get_path(name) for name in ("purelib", "platlib"))])
+
+
+def is_users(found: Any) -> bool:
+    """Whether the code of a function or method is the user's."""
+    code = getattr(getattr(found, "__func__", found), "__code__", None)
+    return code is not None and is_of_user(code.co_filename)
 
 
 def is_of_python(file: str) -> bool:
