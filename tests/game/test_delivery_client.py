@@ -153,7 +153,7 @@ def test_no_order_without_gas_to_decline(scene: Scene, monkeypatch: pytest.Monke
     windows = {} if delivery else dict.fromkeys(("confirm_window", "key_window", "complaint_window"), 0)
     order = {f: getattr(SPEC, f) for f in JobSpec.__dataclass_fields__} | windows
     program = SimpleNamespace(header=DELIVERY.program.header)
-    bundle = SimpleNamespace(order=order, mode="correct", name="", program=program)
+    bundle = SimpleNamespace(order=order, mode="correct", log=None, name="", program=program)
     game = scene.game()
     gas = 41 * GWEI * (560_000 if delivery else 360_000)
     words = f"the reward of {SPEC.reward}, and {gas} for the gas to order" + (", and to decline" if delivery else ";")
