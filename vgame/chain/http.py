@@ -170,7 +170,10 @@ class _InTimeAdapter(HTTPAdapter):
 
 
 class _Provider(HTTPProvider):
-    """Accepts a reply only if it has no duplicate keys and not too many values."""
+    """Accepts a reply only if it has no duplicate keys and not too many values, and fetches no URL that a reply names
+    (EIP-3668): it could take hours, and reach this machine's own services."""
+
+    global_ccip_read_enabled = False
 
     def decode_rpc_response(self, raw_response: bytes) -> Any:
         if (values := sum(map(raw_response.count, (b",", b"[", b"{")))) > MOST_VALUES:
