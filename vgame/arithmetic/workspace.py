@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,10 @@ FALLS_TOGETHER, APART = 64, 8
 
 #: Least length of the dimension that threads split for a copy.
 SHARERS = 16
+
+#: Elements from which a tensor is large, and a multiple of the elements of a line of any cache.
+LARGE, LINE = 1 << 14, 16
+NUMPY = {torch.float32: np.float32, torch.int32: np.int32, torch.float64: np.float64}
 
 #: Options of GNU's mallopt (malloc.h).
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
@@ -84,6 +89,17 @@ def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
     if buffer is None or buffer.numel() < size:
         buffer = _kept.buffers[slot, dtype] = torch.empty(size, dtype=dtype)
     return buffer[:size].view(shape)
+
+
+def new(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """An uninitialised contiguous tensor. On a CPU a large one is from `malloc`: GNU's `posix_memalign`, which torch
+    calls, seldom uses freed memory of the same size again: a step took up to 1.4 times the memory."""
+    size = math.prod(shape)
+    if torch.device(device).type != "cpu" or size < LARGE:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    words = np.empty(size + LINE, NUMPY[dtype])
+    first = -words.ctypes.data % (LINE * words.itemsize) // words.itemsize
+    return torch.from_numpy(words[first : first + size]).view(tuple(shape))
 
 
 class Workspace:

@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 
 from vgame.arithmetic.indexed_matrix import Mirrored
-from vgame.arithmetic.workspace import copy_shared
+from vgame.arithmetic.workspace import copy_shared, new
 from vgame.program.operators import BROADCAST, Access, Dim
 
 WIDEST = 8  # limit of words of a padded copy per word read or written
@@ -92,7 +92,7 @@ def spread(
     extents = [high - low + 1 for low, high in bounds]
     if math.prod(extents) > WIDEST * (base.numel() + math.prod(sizes)):
         return None
-    memory = torch.empty(extents, dtype=torch.int32, device=base.device).fill_(signed(access.fill)).view(base.dtype)
+    memory = new(extents, torch.int32, base.device).fill_(signed(access.fill)).view(base.dtype)
     source, target = [], []
     for dim, (low, high) in zip(access.dims, bounds, strict=True):
         first = max(0, -(-low // dim.divisor))

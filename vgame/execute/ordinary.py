@@ -17,7 +17,7 @@ from vgame.arithmetic import certified, gate
 from vgame.arithmetic.indexed_matrix import LEAST, Matrix, Mirrored, fold
 from vgame.arithmetic.numba import chains, pointwise
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
-from vgame.arithmetic.workspace import copy_shared
+from vgame.arithmetic.workspace import copy_shared, new
 from vgame.execute.chains import Unit, is_identity
 from vgame.execute.kernels import Kernels, integer_max
 from vgame.execute.layout import Box, box, inside, look, read, signed
@@ -265,7 +265,7 @@ class Run:
     def _joined(self, operator: Copy, boxes: list[Box]) -> torch.Tensor:
         """A copy whose accesses each fill a box, written from the last access to the first, which overwrites the
         others."""
-        result = torch.empty(operator.sizes, dtype=torch.int32, device=self.executor.device)
+        result = new(operator.sizes, torch.int32, self.executor.device)
         result.fill_(signed(operator.accesses[-1].fill))
         for access, filled in zip(reversed(operator.accesses), reversed(boxes), strict=True):
             fixed = access.ref.cls is RefClass.IMMEDIATE

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.numba.pointwise import BLOCK, LOAD, MOST_DIMENSIONS, run_blocks
+from vgame.arithmetic.workspace import new
 from vgame.system.threads import each, portions
 
 
@@ -35,7 +36,7 @@ def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Ten
 
     inputs: strided views of `elements` words on a CPU, read in row-major order.
     """
-    results = [torch.empty(elements, dtype=torch.int32 if integer else torch.float32) for integer in chain.results]
+    results = [new((elements,), torch.int32 if integer else torch.float32) for integer in chain.results]
     return results, bind(chain, elements, [x if is_in_lines(x) else x.contiguous() for x in inputs], results)()
 
 

@@ -27,7 +27,7 @@ from vgame.arithmetic.torch.digits import DigitTile
 from vgame.arithmetic.torch.products import unfolded
 from vgame.arithmetic.torch.rounding_test import hard_part, weigh
 from vgame.arithmetic.vendor import vendor
-from vgame.arithmetic.workspace import TILE, scratch
+from vgame.arithmetic.workspace import TILE, new, scratch
 from vgame.system.threads import Runner, each, threads
 
 #: Least numbers of filters, channels and pixels for filtering; largest number of words of the filters' transforms.
@@ -42,7 +42,7 @@ def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each
     if not is_filtered(a, b):
         return products.dot(a, b, run, bfloat16, DigitTile)
     patches, rows = b.patches, a.shape[1]
-    out = torch.empty(1, rows, b.shape[1], dtype=torch.float32)
+    out = new((1, rows, b.shape[1]), torch.float32)
     filters = transform_filters(unfolded(a)[0].contiguous(), patches.backwards)
     count, sharers = b.shape[1] // (2 * patches.width), threads()  # rows of tiles
     words = count * patches.width // 2 * WORDS * max(rows, patches.channels)

@@ -18,6 +18,7 @@ from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.numba.compiled import compile_loop, flat, in_use
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.torch import elementary
+from vgame.arithmetic.workspace import new
 from vgame.system.threads import share
 
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
@@ -135,7 +136,7 @@ def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
             -1
         )
     source = x.contiguous()
-    result, found = torch.empty_like(source), torch.empty(source.numel(), dtype=torch.int64)
+    result, found = new(source.shape, source.dtype), torch.empty(source.numel(), dtype=torch.int64)
     words, out, places = flat(source.view(-1)).view("i4"), flat(result.view(-1)).view("i4"), found.numpy()
 
     def run(first: int, last: int) -> Tensor:

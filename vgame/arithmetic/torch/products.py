@@ -29,7 +29,7 @@ from vgame.arithmetic.torch.rounding_test import canonical_nan, enclose, enclose
 from vgame.arithmetic.torch.row_facts import no_facts, row_facts
 from vgame.arithmetic.torch.slices import slice_bits, slices_needed, sum_slices
 from vgame.arithmetic.vendor import NATIVE, Multiply, own_multiply, vendor
-from vgame.arithmetic.workspace import TILE, batch_of, pass_size, product_size, scratch, spans, wide_memory, widen
+from vgame.arithmetic.workspace import TILE, batch_of, new, pass_size, product_size, scratch, spans, wide_memory, widen
 from vgame.system.threads import Runner, each, threads
 
 #: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.
@@ -59,7 +59,7 @@ def dot(a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False, kind: 
     assert 1 <= a.shape[2] == b.shape[2] <= MAX_TERMS, "rows of equal length, 1 to 2^31 terms"
     assert len({a.shape[0], b.shape[0], 1}) <= 2, "equal batches, or one that serves all"
     batch = max(a.shape[0], b.shape[0])
-    out = torch.empty(batch, a.shape[1], b.shape[1], dtype=torch.float32, device=a.device)
+    out = new((batch, a.shape[1], b.shape[1]), torch.float32, a.device)
     if gate.in_use(out.device):
         return _dot_by_kernels(a, b, out, bfloat16)
 
