@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ import pytest
 import torch
 from small_tasks import classify, root_of
 from torch import nn
+from tqdm import tqdm
 
 from vgame import ProgramError
 
@@ -60,13 +62,18 @@ def in_a_condition(x: Value, step: int = 100) -> None:
             print("large")
 
 
+def to_a_stream(x: Value) -> None:
+    if x.max() > 10:
+        print("large", file=sys.stderr, flush=True)
+
+
 def in_a_context(x: Value) -> None:
     with torch.no_grad():
         if not x.item() < 10:
             print("large")
 
 
-SHOWS = [a_limit, a_tensor, a_name, a_number, in_turn, in_a_condition, in_a_context]
+SHOWS = [a_limit, a_tensor, a_name, a_number, in_turn, in_a_condition, to_a_stream, in_a_context]
 
 
 @pytest.mark.parametrize("shows", SHOWS, ids=lambda f: f.__name__)
@@ -227,6 +234,24 @@ def by_a_return(x: Value, held: Counts) -> None:
     held.n += 1
 
 
+def by_an_import(x: Value, held: Counts) -> None:
+    if x.item() > 10:
+        import math as found
+
+        print("large")
+    try:
+        held.n += len(found.__name__)
+    except NameError:
+        held.n += 1
+
+
+def by_a_bar(x: Value, held: Counts) -> None:
+    bar = tqdm(range(3))
+    if x.item() > 10:
+        bar.set_postfix(loss="large")
+    held.n += 1 if bar.postfix else 0
+
+
 def by_a_loop(x: Value, held: Counts) -> None:
     while x.item() > 10:
         print("large")
@@ -248,7 +273,7 @@ def by_an_element_of_a_list(x: Value, held: Counts) -> None:
 MORE = [by_a_list, by_a_name, by_another_branch, by_an_inner_branch, by_a_later_part, by_a_later_call, by_a_walrus]
 MORE += [by_a_property, by_a_text, by_a_text_in_a_list, by_an_operator, by_an_element, by_an_unknown_attribute]
 MORE += [by_a_method, by_a_comprehension, by_an_error_of_the_print, by_an_error_of_the_condition, by_a_return]
-MORE += [by_a_loop, by_an_element_of_a_list]
+MORE += [by_a_loop, by_an_import, by_a_bar, by_an_element_of_a_list]
 
 
 @pytest.mark.parametrize("decides", MORE, ids=lambda f: f.__name__)

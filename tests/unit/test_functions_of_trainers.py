@@ -229,9 +229,14 @@ class Counting:
         self.calls += 1
         return 1 / self.calls / self.held.cfg.warmup
 
+    def inside(self, t: int) -> float:
+        self.held.calls = t + 1
+        return 1 / self.held.calls
 
-def test_a_method_that_counts_gives_torchs_steps() -> None:
-    compare(momentum, partial(scheduled, lambda s: Counting(s).rate), build)
+
+@pytest.mark.parametrize("name", ["rate", "inside"])
+def test_a_method_that_counts_gives_torchs_steps(name: str) -> None:
+    compare(momentum, partial(scheduled, lambda s: getattr(Counting(s), name)), build)
 
 
 def counting(trainer: Trainer) -> Counting:

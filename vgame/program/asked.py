@@ -132,9 +132,12 @@ def _only_shows(check: ast.If, frame: FrameType, names: dict[str, Any]) -> bool:
 
 
 def _gives_nothing(statement: ast.stmt, names: dict[str, Any]) -> bool:
-    """Whether the arguments of a statement that prints compute nothing by the user's code."""
+    """Whether a statement that prints computes nothing by the user's code and binds no name."""
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return not isinstance(call, ast.Call) or all(runs_nothing(each, names) for each in (*call.args, *call.keywords))
+    if not isinstance(call, ast.Call):
+        return isinstance(statement, ast.Pass)
+    given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg not in ("file", "stream"))]
+    return all(runs_nothing(each, names) for each in given)
 
 
 def asks_class(frame: FrameType | None) -> bool:

@@ -111,13 +111,13 @@ def _called(schedulers: Iterable[Any]) -> Iterator[Any]:
 
 def _objects_read(called: Any, model: nn.Module | None) -> set[int] | None:
     """The objects, by `id`, of which a method or a partial function reads attributes; None if it does more with an
-    object that is given to it."""
+    object, which may change it."""
     reader = Reader(model, _given(called))
     try:
         reader.read(("", "", called, CALLED))
     except ProgramError:
         return None
-    return {*reader.objects()}
+    return {*reader.opened} if reader.objects().keys() <= reader.opened.keys() - reader.seen.keys() else None
 
 
 def _given(called: Any) -> list[Any]:
