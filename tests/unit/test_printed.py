@@ -85,6 +85,15 @@ def a_curve(x: torch.Tensor) -> None:
     print(f"perplexity {math.exp(x.item()):.2f}")
 
 
+def a_choice(x: torch.Tensor) -> None:
+    print(f"{max(x.item(), 0.0):.2f}, {min(1.0, (x > 0).sum().item() / 8):.1%}")
+
+
+def a_choice_by_name(x: torch.Tensor) -> None:
+    best = max(0.0, x.item())
+    print(f"{best:.1f}")
+
+
 class Own:
     """With a logger of its class."""
 
@@ -112,6 +121,8 @@ PRINTS: dict[Callable[[torch.Tensor], None], str] = {
     a_name_in_parts: "loss ???!",
     a_condition: "???",
     a_curve: "perplexity nan",
+    a_choice: "???, 100.0%",
+    a_choice_by_name: "0.0",
     a_log_of_a_class: "nan",
 }
 
@@ -294,6 +305,25 @@ def by_a_target(x: torch.Tensor) -> float:
     return held["k"]
 
 
+def by_the_larger(x: torch.Tensor) -> float:
+    best = max(x.item(), 0.5)
+    print(best)
+    return best
+
+
+def by_a_key_of_the_larger(x: torch.Tensor) -> float:
+    held: list[float] = []
+    print(max(x.item(), 0.5, key=lambda value: held.append(value) or value))  # type: ignore[func-returns-value]
+    return float(held[0])
+
+
+def by_a_larger_of_its_own(x: torch.Tensor) -> float:
+    held: list[float] = []
+    max = lambda value, least: held.append(value > least) or least  # noqa: E731
+    print(max(x.item(), 0.5))
+    return 2.0 if held[0] else 1.0
+
+
 class Meter:
     value = 1.0
 
@@ -311,7 +341,7 @@ USES |= {
     for f in (
         by_a_name_that_decides, by_a_second_name, by_a_name_that_is_returned, by_a_name_of_an_outer_function,
         by_a_print_as_a_condition, by_a_call, by_a_call_and_a_print, by_a_round_of_its_own, by_locals, by_a_yield,
-        by_a_target,
+        by_a_target, by_the_larger, by_a_key_of_the_larger, by_a_larger_of_its_own,
     )
 }  # fmt: skip
 USES |= {"a text given to a function": keeps, "a print of its own": print_of_its_own}

@@ -25,7 +25,7 @@ import torch
 from vgame.program.catching import ANY, GENERATES, Kinds, catching, raised_kind
 from vgame.program.hidden_state import is_library_file, own_frame
 from vgame.program.printing import READS_ALL, assigned_names, is_printed, reads_of
-from vgame.program.shown_values import calls_nothing_else, is_of_tensors, keeps_no_text, may_fail
+from vgame.program.shown_values import calls_nothing_else, is_of_tensors, keeps_no_text, may_fail, runs_nothing
 from vgame.program.statements import (
     SCOPES,
     Place,
@@ -104,6 +104,40 @@ def check_around(frame: FrameType | None) -> tuple[FrameType | None, str]:
         called = frame.f_code
         frame = _writer(_caller(frame))
     return None, FORM
+
+
+def shows_around(frame: FrameType | None) -> FrameType | None:
+    """The frame of an `if` whose condition reads a number at this place, and of which all branches only print, whatever
+    the number is; else None."""
+    frame = _writer(own_frame(frame))
+    if frame is None or not isinstance(check := next(iter(around(frame, ast.stmt)[-1:]), None), ast.If):
+        return None
+    (begin, stop), names = place_in(frame), names_of(frame)
+    shows = holds(check.test, begin, stop) and not _alone(check.test, begin, stop, names, None)
+    return frame if shows and _only_shows(check, frame, names) and not catching(frame, ANY, begin) else None
+
+
+def _only_shows(check: ast.If, frame: FrameType, names: dict[str, Any]) -> bool:
+    """Whether an `if` calls nothing of the user's, in its condition and in its branches, which print."""
+    calls = [n for n in ast.walk(check.test) if isinstance(n, ast.Call)]
+    asks = all(_is_librarys(n.func, object_at(n.func, names), names) and not _writes(n) for n in calls)
+    if not (asks and runs_nothing(check.test, names)):
+        return False
+    return all(
+        _only_shows(each, frame, names)
+        if isinstance(each, ast.If)
+        else _shows(each, frame) and calls_nothing_else(each, names) and _gives_nothing(each, names)
+        for each in (*check.body, *check.orelse)
+    )
+
+
+def _gives_nothing(statement: ast.stmt, names: dict[str, Any]) -> bool:
+    """Whether a statement that prints computes nothing by the user's code and binds no name."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        return isinstance(statement, ast.Pass)
+    given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg not in ("file", "stream"))]
+    return all(runs_nothing(each, names) for each in given)
 
 
 def asks_class(frame: FrameType | None) -> bool:

@@ -62,6 +62,7 @@ from vgame.program.retrace import is_repeated, without_repetition
 from vgame.program.scripted import as_written
 from vgame.program.seeds import unset
 from vgame.program.shared import Change, Shared
+from vgame.program.unchanged import kept_for
 from vgame.tasks.task import TOTALS, Task
 
 aten = torch.ops.aten
@@ -113,10 +114,12 @@ def _capture(
     try:
         with ExitStack() as stack:
             stack.enter_context(restored(task.model, *task.losses))
+            changes = later_step(task) if later is None else later
+            stack.enter_context(kept_for([*task.optimizers, *task.schedulers], task.model))
             _train(task.model)  # which may freeze parameters, or add hooks
             refuse_hooks(task.model)
             refuse_cumulative_averages(task.model)
-            wrapper = Step(task, number, own, alone, later)
+            wrapper = Step(task, number, own, alone, changes)
             if not wrapper.trained and not hasattr(task.model, TOTALS):  # an evaluation trains nothing
                 raise nothing_to_train(wrapper.own)
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))

@@ -34,6 +34,7 @@ BLOCKS = ast.Try | ast.TryStar | ast.With | ast.AsyncWith
 OUTSIDE = (str(PACKAGE / "runs"), str(PACKAGE / "api.py"))  # code that is not in the loss
 RELEASES = {f"{what}_{kind}" for what in ("STORE", "DELETE") for kind in ("FAST", "NAME", "GLOBAL", "DEREF")}
 RELEASES |= {"POP_TOP", "POP_EXCEPT"}
+LIBRARIES = ("torch", "accelerate")  # whose contexts catch no error
 OPEN = (open, threading.Lock, threading.RLock)
 OPENED = (io.IOBase, type(threading.Lock()), type(threading.RLock()))
 
@@ -136,23 +137,45 @@ def _has(statements: list[ast.stmt], kinds: Any) -> bool:
 
 
 def _lets_through(context: ast.expr, kinds: Kinds, names: dict[str, Any]) -> bool:
-    """Whether the context of a `with` catches no error: torch's, an open file, a lock, one whose `__exit__` returns
-    only None or False, a function with `yield` and no handler around it."""
+    """Whether the context of a `with` catches no error: torch's and accelerate's, an open file, a lock, one whose
+    `__exit__` returns only None or False, a function with `yield` and no handler around it."""
     called = isinstance(context, ast.Call)
     found = object_at(context.func if isinstance(context, ast.Call) else context, names)
     kind = found if called and isinstance(found, type) else type(found)
     of = found if called and callable(found) else kind
-    if (getattr(of, "__module__", None) or "").partition(".")[0] == "torch" or any(found is each for each in OPEN):
+    if (getattr(of, "__module__", None) or "").partition(".")[0] in LIBRARIES or any(found is each for each in OPEN):
         return True
     if called and isinstance(found, FunctionType):
-        return found.__code__.co_filename == contextlib.__file__ and _yields_alone(found, kinds)
+        if found.__code__.co_filename == contextlib.__file__:
+            return _yields_alone(found, kinds)
+        return (made := _made_by(found)) != [] and all(_returns_nothing(_exit_of(kind)) for kind in made)
     if called and kind is not found:
         return False
     if issubclass(kind, warnings.catch_warnings):  # which may record a warning
         return not any(issubclass(each, Warning) for each in kinds)
-    leaves = inspect.getattr_static(kind, "__exit__", None)
+    leaves = _exit_of(kind)
     of_python = any(leaves is inspect.getattr_static(opened, "__exit__") for opened in OPENED)
     return of_python or _returns_nothing(leaves)
+
+
+def _exit_of(kind: type) -> Any:
+    return inspect.getattr_static(kind, "__exit__", None)
+
+
+def _made_by(function: FunctionType) -> list[type]:
+    """The classes of what a function returns, if it only makes objects of classes that its globals name; else none."""
+    code, nodes = function.__code__, [n for each in _definitions(function) for n in ast.walk(each)]
+    local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    names = {name: value for name, value in function.__globals__.items() if name not in local}
+    given = [n.value.func if isinstance(n.value, ast.Call) else n for n in nodes if isinstance(n, ast.Return)]
+    made = [object_at(each, names) for each in given]  # type: ignore[arg-type]
+    return made if all(isinstance(kind, type) and kind.__new__ is object.__new__ for kind in made) else []
+
+
+def _definitions(function: FunctionType) -> list[ast.FunctionDef]:
+    file, line = function.__code__.co_filename, function.__code__.co_firstlineno
+    found = [n for n in nodes_of(file) if isinstance(n, ast.FunctionDef)]
+    return [n for n in found if line == min(each.lineno for each in (n, *n.decorator_list))]
 
 
 def _yields_alone(function: Any, kinds: Kinds) -> bool:
@@ -160,9 +183,7 @@ def _yields_alone(function: Any, kinds: Kinds) -> bool:
     generator = function.__wrapped__
     if not inspect.isgeneratorfunction(generator):  # it returns the generator of another function
         return False
-    file, line = generator.__code__.co_filename, generator.__code__.co_firstlineno
-    found = [n for n in nodes_of(file) if isinstance(n, ast.FunctionDef)]
-    found = [n for n in found if line == min(each.lineno for each in (n, *n.decorator_list))]
+    found = _definitions(generator)
     names = {**vars(builtins), **generator.__globals__}
     blocks = [n for each in found for n in ast.walk(each) if isinstance(n, BLOCKS)]
     if any(isinstance(n, ast.YieldFrom) for each in found for n in ast.walk(each)):  # as above
@@ -172,7 +193,7 @@ def _yields_alone(function: Any, kinds: Kinds) -> bool:
 
 
 def _returns_nothing(function: Any) -> bool:
-    """Whether a function returns only None or False."""
+    """Whether a function returns only None, False or 0."""
     if not isinstance(function, FunctionType) or inspect.isgeneratorfunction(function):
         return False
     steps = [*dis.get_instructions(function)]
@@ -180,6 +201,6 @@ def _returns_nothing(function: Any) -> bool:
         if step.opname == "RETURN_VALUE" and (step.is_jump_target or before.opname != "LOAD_CONST"):
             return False
         given = step if step.opname == "RETURN_CONST" else before if step.opname == "RETURN_VALUE" else None
-        if given is not None and not (given.argval is None or given.argval is False):
+        if given is not None and given.argval not in (None, False):  # 0 too
             return False
     return not inspect.iscoroutinefunction(function)

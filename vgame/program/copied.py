@@ -31,6 +31,7 @@ from vgame.program.hidden_state import has_plain_step, line_of
 from vgame.program.recorder import without_data
 from vgame.program.slots import Slots, is_counter, tensors_in
 from vgame.program.stand_ins import held_by, stand_ins
+from vgame.program.unchanged import only_reading
 from vgame.system.installed import is_users
 
 Optimizer = torch.optim.Optimizer
@@ -80,6 +81,7 @@ def _copies(
     own = [p for optimizer in optimizers for p in parameters(optimizer)]
     made = [object.__new__(type(optimizer)) for optimizer in optimizers]
     memo: dict[Any, Any] = stand_ins((*optimizers, *schedulers), own, model)
+    memo |= only_reading((*optimizers, *schedulers), model)
     memo |= {id(optimizer): copy for optimizer, copy in zip(optimizers, made, strict=True)}
     memo |= {id(p): like(p, torch.empty_like(p, device="meta", requires_grad=False)) for p in own}
     for p, slots in _slots_of_all(optimizers, own):

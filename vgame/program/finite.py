@@ -24,7 +24,7 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, get_proxy_slot
 
 from vgame.errors import ProgramError, some_of
-from vgame.program.asked import FORM, check_around
+from vgame.program.asked import FORM, check_around, shows_around
 from vgame.program.constants import Known
 from vgame.program.hidden_state import line_above, own_frame
 from vgame.program.refusals import decides_by_values
@@ -48,12 +48,14 @@ class Checks(Known):
     def __init__(self) -> None:
         super().__init__()
         self.lines: dict[str, None] = {}
+        self.shown: dict[str, None] = {}  # conditions whose branches only print
         self.outputs = _outputs()
 
     def answer(self, function: Any, frame: FrameType | None, arguments: Any) -> Any | None:
         """What a function that decides gives in a check of finite numbers, else None."""
         if (real := self.replaced(arguments)) is None:
-            return None
+            truth = function in (torch.Tensor.__bool__, torch.equal, torch.allclose)
+            return False if truth and self._only_shows(frame) else None
         own, reason = self._check(frame)
         if own is None:
             if function in (torch.Tensor.__bool__, torch.equal, torch.allclose):
@@ -72,6 +74,8 @@ class Checks(Known):
             proxy = slot.force() if hasattr(slot, "force") else slot
             self._replay(mode.tracer.graph, mode.tracer.root)
             found = self.values.get(proxy.node)
+        if found is None and self._only_shows(frame):
+            return False
         own, reason = (None, "") if found is None else self._check(frame)
         if own is None or found is None:
             raise decides_by_values(f"a condition{line_above(frame)}", reason)
@@ -79,9 +83,10 @@ class Checks(Known):
         return bool(found)
 
     def number(self, frame: FrameType | None) -> float | None:
-        """A finite number in `math.isfinite(x.item())` of a check, else None."""
+        """A finite number in `math.isfinite(x.item())` of a check, nan in a condition that only chooses what is
+        printed, else None."""
         if (asking := own_frame(frame)) is None or not around(asking, ast.stmt) or not _is_asked(asking):
-            return None
+            return math.nan if self._only_shows(frame) else None
         own, reason = self._check(frame)
         if own is None:
             raise decides_by_values(f"a condition{line_above(frame)}", reason)
@@ -106,6 +111,13 @@ class Checks(Known):
     def _check(self, frame: FrameType | None) -> tuple[FrameType | None, str]:
         """As `check_around`. None in a loss that replaces the outputs: it may read what is printed."""
         return check_around(frame) if _outputs() == self.outputs else (None, FORM)
+
+    def _only_shows(self, frame: FrameType | None) -> bool:
+        """Whether a number decides only whether something is printed; then its line is noted."""
+        own = shows_around(frame) if _outputs() == self.outputs else None
+        if own is not None:
+            self.shown[f"{Path(own.f_code.co_filename).name} line {own.f_lineno}"] = None
+        return own is not None
 
     def _note(self, frame: FrameType) -> None:
         self.lines[f"{Path(frame.f_code.co_filename).name} line {frame.f_lineno}"] = None

@@ -1,9 +1,8 @@
-"""Check the values that functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the
+"""The values that functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the
 original.
 
-In: an optimizer and its schedulers, while a copy of them is played. Out: nothing, or a ProgramError: a function that
-reads the optimizer itself, a module or a parameter would read the original, not the copy; a function that changes these
-values would find them changed at the next capture.
+In: functions. Out: what they read besides their arguments, by path, in a comparable form; ProgramError for one that
+reads an optimizer, a module or a parameter itself.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ import dis
 import pickle
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import BuiltinMethodType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,92 +24,131 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
-from vgame.program.hidden_state import differing, values_outside
-from vgame.tasks.reach import is_library_class, state
+from vgame.program.named import ABSENT, CALLED, WHOLE, Names, names_read, part_at
+from vgame.tasks.reach import CACHED, imported, is_library_class, is_own_class, of_class, state
 from vgame.tasks.reach import parts as attributes
 
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
 LEAVES = (int, float, complex, str, bytes, type(None))
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 STANDARD = (dict, list, tuple, set, frozenset, deque, SimpleNamespace, argparse.Namespace)
 
 
-@contextmanager
-def unchanged_outside(owners: Sequence[torch.optim.Optimizer | LRScheduler], model: nn.Module | None) -> Iterator[None]:
-    """Context that raises ProgramError if functions of optimizers or schedulers read values outside the copies, or
-    change values that they read, or random numbers are drawn."""
-    name = " and ".join(type(each).__name__ for each in owners if isinstance(each, torch.optim.Optimizer))
-    functions = [f for owner in owners for f in (*_own_functions(type(owner)), *_held_functions(vars(owner)))]
-    places = {*tensors_of(model)}
-    before, chance, outside = _read(functions, owners, places), _chance(), values_outside()
-    yield
-    if chance != _chance():
-        raise ProgramError(
-            f"the optimizer {name} or its schedulers draw random numbers on the host, so every "
-            "capture gets other numbers; draw them with torch.rand_like(p)"
-        )
-    after = _read(functions, owners, places)
-    held = {path for path in {*before, *after} if before.get(path) != after.get(path)}
-    if changed := [*sorted(held), *differing(values_outside(), outside)]:
-        raise ProgramError(
-            f"the optimizer {name} or its schedulers change {changed[0].split(' in ')[0]} while "
-            "they step, so a second capture would start from the changed value; keep it in the optimizer or in an "
-            "object of the scheduler"
-        )
+class Reader:
+    """The values that functions read besides their arguments."""
 
+    def __init__(self, model: nn.Module | None, apart: Iterable[Any] = ()) -> None:
+        """`apart`: objects that may not be read as a whole."""
+        self.places, self.apart = {*tensors_of(model)}, {id(each) for each in apart}
+        self.found: dict[str, tuple[Any, ...]] = {}
+        self.seen: dict[int, Any] = {}  # objects that were read as a whole, by `id`, which this keeps alive
+        self.opened: dict[int, Any] = {}  # objects of which an attribute was read
+        self.calls: dict[tuple[Any, ...], Any] = {}
+        self.todo: list[tuple[str, str, Any, Names]] = []
 
-def _own_classes(kind: type) -> list[type]:
-    """The classes outside torch."""
-    return [each for each in kind.__mro__ if each.__module__.split(".")[0] not in ("torch", "builtins")]
+    def read(self, *roots: tuple[str, str, Any, Names]) -> None:
+        """Read roots (path, where, value, attributes read of it): `found` has the values by path and place."""
+        self.todo += roots
+        while self.todo:
+            path, where, value, names = self.todo.pop()
+            if names == CALLED and isinstance(value, FunctionType | MethodType | partial):
+                self._called(path, where, value)
+            elif names in (WHOLE, CALLED):
+                self._whole(path, where, value)
+            else:
+                self._part(path, where, value, names)
 
+    def objects(self) -> dict[int, Any]:
+        """The objects, by `id`, of which something was read."""
+        fixed = FunctionType | ModuleType | type
+        return {key: v for key, v in (self.opened | self.seen).items() if not isinstance(v, fixed)}
 
-def _own_functions(kind: type) -> list[FunctionType]:
-    return [f for each in _own_classes(kind) for f in vars(each).values() if isinstance(f, FunctionType)]
+    def _part(self, path: str, where: str, value: Any, names: Names) -> None:
+        try:
+            part, rest = part_at(value, names)
+        except LookupError:
+            return self._whole(path, where, value)
+        self.opened[id(value)] = value
+        self.todo.append((f"{path}.{names[0]}", where, part, rest))
+        return None
 
-
-def _class_attributes(kind: type) -> list[tuple[str, Any]]:
-    """(path, value) of numbers, texts and containers of the classes outside torch, which a copy shares."""
-    held = [(f"{each.__name__}.{name}", value) for each in _own_classes(kind) for name, value in vars(each).items()]
-    return [(path, value) for path, value in held if ".__" not in path and isinstance(value, (*LEAVES, *STANDARD))]
-
-
-def _held_functions(value: Any) -> list[Any]:
-    """Functions shared by a copy: in attributes, containers and plain objects."""
-    found, seen, todo = [], set(), [value]
-    while todo:
-        value = todo.pop()
-        if id(value) in seen or isinstance(value, (*LEAVES, *LIVE, torch.Tensor, ModuleType, type)):
-            continue
-        seen.add(id(value))
-        if isinstance(value, FunctionType):
-            found.append(value)
-        elif isinstance(value, MethodType):
-            todo += [value.__func__, value.__self__]
-        else:
-            todo += [part for _, part in parts("", value)]
-    return found
-
-
-def _read(functions: Sequence[Any], owners: Sequence[Any], places: Set[Any]) -> dict[str, Any]:
-    """The values that functions read besides their arguments, and those of the owners' classes, in a comparable form,
-    by path. `places`: the memory of the model's tensors."""
-    found: dict[str, Any] = {}
-    seen: set[int] = set()
-    todo = [(_place(f), f) for f in functions] + [part for each in owners for part in _class_attributes(type(each))]
-    while todo:
-        path, value = todo.pop()
-        if isinstance(value, LIVE) or (isinstance(value, torch.Tensor) and place_of(value) in places):
-            kind = type(value).__name__ if isinstance(value, LIVE) else "tensor of the model"
+    def _whole(self, path: str, where: str, value: Any) -> None:
+        inside = isinstance(value, torch.Tensor) and place_of(value) in self.places
+        if isinstance(value, LIVE) or inside or id(value) in self.apart:
+            kind = "tensor of the model" if inside and not isinstance(value, LIVE) else type(value).__name__
             raise ProgramError(
-                f"a function of the optimizer or of its schedulers reads {path}, a {kind}, but a "
+                f"a function of the optimizer or of its schedulers reads {path}{where}, a {kind}, but a "
                 "capture works on copies of these objects; let the function read numbers instead"
             )
-        if isinstance(value, LEAVES):
-            found[path] = value
-        elif id(value) not in seen:
-            seen.add(id(value))
-            found[path] = _words(path, value)
-            todo += parts(path, value)
-    return found
+        if isinstance(value, LEAVES) or value is ABSENT:
+            self._note(path + where, value)
+        elif id(value) not in self.seen:
+            self.seen[id(value)] = value
+            self._note(path + where, _words(path + where, value))
+            if isinstance(value, FunctionType):
+                self._called(path, where, value)
+            else:
+                self.todo += [(inner, where, part, WHOLE) for inner, part in (*parts(path, value), *_code(path, value))]
+
+    def _note(self, path: str, word: Any) -> None:
+        self.found[path] = (*self.found.get(path, ()), word)
+
+    def _called(
+        self, path: str, where: str, called: Any, given: tuple[Any, ...] = (), named: Mapping[str, Any] = NOTHING
+    ) -> None:
+        """A function, method or partial that is called with these arguments and others."""
+        if isinstance(called, partial):
+            return self._called(path, where, called.func, (*called.args, *given), {**called.keywords, **named})
+        if isinstance(called, MethodType):
+            return self._called(path, where, called.__func__, (called.__self__, *given), named)
+        key = (id(called), *map(id, given), *((name, id(value)) for name, value in named.items()))
+        if key not in self.calls:
+            self.calls[key] = called, given, named
+            if isinstance(called, FunctionType) and (called.__module__ or "").split(".")[0] != "torch":
+                self._function(called, given, named)
+            else:
+                self.todo += [(path, where, value, WHOLE) for value in (called, *given, *named.values())]
+        return None
+
+    def _function(self, function: FunctionType, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        code, where = function.__code__, f" in {_place(function)}"
+        paths = names_read(code)
+        for path, name, value in _values_of(function, given, named):
+            self.todo += [(path, where, value, names) for names in ({WHOLE} if not name else paths.get(name, ()))]
+
+
+def _values_of(
+    function: FunctionType, given: Sequence[Any], named: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Any]]:
+    """(path, name, value) of the names of a function: closure, globals, arguments, defaults; without a name what its
+    code reaches otherwise."""
+    code = function.__code__
+    count = code.co_argcount
+    names, own = code.co_varnames[:count], code.co_varnames[: count + code.co_kwonlyargcount]
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    yield from ((name, name, cell.cell_contents) for name, cell in cells if _is_full(cell))
+    globals_read = _globals(code) & function.__globals__.keys()
+    yield from ((name, name, function.__globals__[name]) for name in sorted(globals_read))
+    yield from ((name, name, value) for name, value in zip(names, given, strict=False))
+    yield from ((name, name if name in own else "", value) for name, value in named.items())
+    yield from (("an argument", "", value) for value in given[count:])
+    defaults = zip(reversed(names), reversed(function.__defaults__ or ()), strict=False)
+    for name, value in (*defaults, *(function.__kwdefaults__ or {}).items()):
+        yield f"a default ({name})", name, value
+    yield from ((f"{function.__name__}.{name}", "", value) for name, value in vars(function).items())
+    yield from ((name, "", value) for name, value, _ in imported(code, function.__globals__.get("__package__") or ""))
+
+
+def _code(path: str, value: Any) -> list[tuple[str, Any]]:
+    """(path, function) of the user's classes of an object, and what they hold; the function of a cache, the object of a
+    method of Python's."""
+    if isinstance(value, CACHED):
+        return [(path, value.__wrapped__)]
+    if isinstance(value, BuiltinMethodType):
+        return [(path, value.__self__)]
+    kinds = (value if isinstance(value, type) else type(value)).__mro__
+    own = [kind for kind in kinds if is_own_class(kind) and not issubclass(kind, LIVE)]
+    return [(f"{path}.{name}", part) for kind in own for name, part in of_class(kind)]
 
 
 def place_of(tensor: torch.Tensor) -> Any:
@@ -142,7 +179,8 @@ def _words(path: str, value: Any) -> Any:
                 f"a function of the optimizer or of its schedulers reads {path}, a {type(value).__name__}, which "
                 "cannot be compared; let it read a list of numbers instead"
             ) from None
-    return len(value) if isinstance(value, STANDARD[:6]) else state(value)
+    words = len(value) if isinstance(value, STANDARD[:6]) else state(value)
+    return type(value), value.__code__ if isinstance(value, FunctionType) else None, words
 
 
 def parts(path: str, value: Any) -> list[tuple[str, Any]]:
@@ -186,8 +224,3 @@ def _is_full(cell: Any) -> bool:
 def _globals(code: CodeType) -> set[str]:
     own = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return own.union(*(_globals(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
-
-
-def _chance() -> tuple[Any, ...]:
-    _, words, *place = np.random.get_state()
-    return random.getstate(), words.tobytes(), place, torch.get_rng_state().numpy().tobytes()

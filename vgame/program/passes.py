@@ -36,7 +36,7 @@ from vgame.program.hidden_state import (
     line_of,
     own_line,
 )
-from vgame.program.later_step import later_step, options, refuse_other_options, shown
+from vgame.program.later_step import options, refuse_other_options, shown
 from vgame.program.origins import in_another_turn, is_in_another_turn, label_gradients, origin, place_of
 from vgame.program.printed import Printed
 from vgame.program.refusals import batch_changes, functions, name_of, no_gradient, refuse_no_loss, thawed, turns_change
@@ -51,10 +51,10 @@ class Step:
     """forward, loss and gradients as a pure function of tensors; then forward and loss again, of other tensors."""
 
     def __init__(
-        self, task: Task, number: int, own: set[int], alone: bool = False, later: Sequence[Change] | None = None
+        self, task: Task, number: int, own: set[int], alone: bool = False, later: Sequence[Change] = ()
     ) -> None:
         """`own`: the parameters that the loss may train, by `id`. `alone`: its second pass follows at once. `later`:
-        what it finds changed, by default by one step."""
+        what it finds changed."""
         self.task, self.number, self.alone, self.printed, self.caught = task, number, alone, Printed(), Caught()
         parameters = dict(task.model.named_parameters())
         self.trains = {name: p.requires_grad for name, p in parameters.items()}  # before the next pass
@@ -72,7 +72,7 @@ class Step:
         # buffers, as it runs checkpointed parts again
         self.backward: list[str] = []  # attributes that the backward passes changed
         self.unnamed = False  # whether the passes differ, and no change of the first explains it
-        self.later = later_step(task) if later is None else later
+        self.later = later
         self.inner = ""  # the user's line that stored a gradient before the backward pass of the step
 
     def __call__(self, *inputs: Mapping[str, torch.Tensor]) -> tuple[Any, Any]:

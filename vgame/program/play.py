@@ -23,12 +23,12 @@ from vgame.errors import ProgramError
 from vgame.program.caught import Caught
 from vgame.program.company import Company
 from vgame.program.copied import Watch, clear_gradients, fixed, follow, parameters, tensors_kept, untouched
-from vgame.program.functions_held import unchanged_outside
 from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
 from vgame.program.shared import Shared
 from vgame.program.slots import Slots
 from vgame.program.torchs_steps import without_values
+from vgame.program.unchanged import unchanged_outside
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 MOST_FORMS = 4  # forms of the step of one optimizer, such as the first step, and steps before and after a threshold
@@ -64,10 +64,10 @@ def play(
     """For each optimizer the records by (group, place in it) of its parameters whose `id` is in its `trained`. Its
     `rates` are set before each step; schedulers step after all optimizers, as in torch's own loop. `asleep`: by `id`
     the steps without a gradient. `shared` notes what the steps change of the loss's objects."""
-    with unchanged_outside(company.owners, company.model), Caught().refused():
+    with unchanged_outside(company.owners, company.model) as read, Caught().refused():
         copies, followers = company.copied()
         shared = shared or Shared()
-        shared.begin((*company.optimizers, *company.schedulers), (*copies, *followers))
+        shared.begin((*company.optimizers, *company.schedulers), (*copies, *followers), read)
         pairs = zip(company.optimizers, copies, trained, strict=True)
         stages = [_Stage(original, copy, ids, copies, asleep) for original, copy, ids in pairs]
         for step in range(1, steps + 1):
@@ -90,10 +90,10 @@ def play(
 def scheduled(company: Company, steps: int, shared: Shared | None = None) -> Iterator[list[dict[str, Any]]]:
     """The options of every group of an optimizer alone at each step, as its schedulers set them; the optimizer does not
     step, so the options end where a scheduler reads or changes more than options."""
-    with unchanged_outside(company.owners, company.model):
+    with unchanged_outside(company.owners, company.model) as read:
         (copy,), followers = company.copied()
         shared = shared or Shared()
-        shared.begin((*company.optimizers, *company.schedulers), (copy, *followers))
+        shared.begin((*company.optimizers, *company.schedulers), (copy, *followers), read)
         watch = Watch(copy, followers)
         for _ in range(steps):
             if watch.read:

@@ -24,9 +24,10 @@ import torch
 
 from vgame.errors import some_of
 from vgame.program.arithmetic import COMPARISONS, FAILING, compared, failing
+from vgame.program.bars import bars_still
 from vgame.program.finite import Checks
 from vgame.program.hidden_state import DEEP, TORCHS, calls_loss, is_library_file, line_above, own_line
-from vgame.program.printing import prints, refuse_tried_numbers
+from vgame.program.printing import chooses, prints, refuse_tried_numbers
 from vgame.program.refusals import decides_by_values
 from vgame.program.shown_types import ARITHMETIC, numbers_shown
 from vgame.program.shown_values import is_of_logging
@@ -55,10 +56,17 @@ class Printed:
     def number(self, frame: FrameType, integer: bool = False) -> float | int | None:
         """What stands for a number that the code of a frame only prints or checks, else None."""
         if not self._notes(frame):
-            return self.checks.number(frame)
+            number = self.checks.number(frame)
+            return 0 if integer and number is not None else number
         if integer:
             refuse_tried_numbers("an integer of a number", (ValueError, OverflowError), frame)
         return 0 if integer else math.nan
+
+    def truth(self, number: Any, frame: FrameType) -> bool:
+        """Of a truth value by which `max` or `min` chooses a number that is only printed, or that a check asks."""
+        if chooses(frame) and self._notes(frame, compares=True):
+            return False
+        return self.checks.truth(number, frame)
 
     def is_read(self, frame: FrameType, compares: bool = False) -> bool:
         """Does the user's code read what torch has computed, in a statement that does not only print? `compares`: the
@@ -83,6 +91,7 @@ class Printed:
         """Context in which such numbers can be printed."""
         with ExitStack() as stack:
             stack.enter_context(numbers_shown())
+            stack.enter_context(bars_still())
             for kind, name, method in self._methods():
                 stack.enter_context(patch.object(kind, name, method, create=True))
             yield
@@ -110,9 +119,9 @@ class Printed:
 
     def warn(self) -> None:
         self.checks.warn()
-        if self.lines:
+        if lines := {**self.lines, **self.checks.shown}:
             warnings.warn(
-                f"numbers that the loss prints ({some_of([*self.lines])}) are unknown while it is captured: its "
+                f"numbers that the loss prints ({some_of([*lines])}) are unknown while it is captured: its "
                 "texts have ???, nan or 0 in their place; a run prints nothing: metrics= and callbacks= get its losses",
                 stacklevel=2,
             )
@@ -162,7 +171,7 @@ def _truth(printed: Printed, original: Callable[[Any], bool]) -> Callable[[Any],
 
     def truth(self: Any) -> bool:
         frame = sys._getframe(1)
-        return original(self) if is_torchs(frame) else printed.checks.truth(self, frame)
+        return original(self) if is_torchs(frame) else printed.truth(self, frame)
 
     return truth
 

@@ -20,6 +20,7 @@ from vgame.program.shown_values import keeps_no_text
 from vgame.program.statements import (
     SCOPES,
     Place,
+    around,
     begin_of,
     end_of,
     holds,
@@ -31,7 +32,8 @@ from vgame.program.statements import (
 )
 
 DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp | ast.Yield | ast.YieldFrom | ast.Await
-PLAIN = {"abs", "float", "format", "int", "repr", "round", "str"}
+CHOICES = {"max", "min"}
+PLAIN = {"abs", "float", "format", "int", "repr", "round", "str"} | CHOICES
 CURVES = (math.exp, math.expm1, math.log, math.log1p, math.log2, math.log10, math.sqrt)
 READS_ALL = {"locals", "vars", "eval", "exec", "_getframe", "currentframe"}  # functions that read names by texts
 
@@ -64,6 +66,19 @@ def prints(frame: FrameType, compares: bool = False) -> bool:
         and holds(value, begin, stop)
         and _passes(value, begin, stop, frame, compares=compares)
         and is_only_printed(target, functions[-1], frame)
+    )
+
+
+def chooses(frame: FrameType) -> bool:
+    """Whether a frame runs a call of `max` or `min`, which compares numbers by no function of the user's."""
+    statements, names = around(frame, ast.stmt), names_of(frame)
+    calls = [n for each in statements[-1:] for n in ast.walk(each) if isinstance(n, ast.Call) and not n.keywords]
+    return any(
+        (begin_of(n), end_of(n)) == place_in(frame)
+        and isinstance(n.func, ast.Name)
+        and n.func.id in CHOICES
+        and names[n.func.id] is vars(builtins)[n.func.id]
+        for n in calls
     )
 
 

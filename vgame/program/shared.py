@@ -7,10 +7,10 @@ entry of a dictionary, an attribute) that another step finds changed, with the v
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import FunctionType, MemberDescriptorType, ModuleType
+from types import FunctionType, MappingProxyType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -51,12 +51,17 @@ class Shared:
         self.roots = _roots(task) if task is not None else []
         self.reached = {id(value): value for _, value in reached(self.roots)}
         self.everything = everything
+        self.read: Mapping[int, Any] = {}
         self.pairs: list[_Pair] = []
         self.places: dict[tuple[int, Any], tuple[Any, Any, Any, str]] = {}  # container, key, value, path
         self.whole: dict[int, tuple[Any, Any, str]] = {}  # object, its copy, path
 
-    def begin(self, originals: Sequence[Any], copies: Sequence[Any]) -> None:
-        """Compare these copies from here on."""
+    def begin(
+        self, originals: Sequence[Any], copies: Sequence[Any], read: Mapping[int, Any] = MappingProxyType({})
+    ) -> None:
+        """Compare these copies from here on. `read`: the originals, by `id`, of which their functions read
+        attributes."""
+        self.read = read
         self.pairs, self.twins = [], dict[int, Any]()
         todo = [(type(a).__name__, a, b) for a, b in zip(originals, copies, strict=True)]
         while todo:
@@ -64,24 +69,34 @@ class Shared:
             if a is b or type(a) is not type(b) or isinstance(a, LEAVES) or id(b) in self.twins:
                 continue
             self.twins[id(b)] = a
-            if self.everything or id(a) in self.reached or isinstance(a, torch.nn.Parameter):
+            if self.everything or id(a) in self.reached or id(a) in read or isinstance(a, torch.nn.Parameter):
                 self.pairs.append(_Pair(path, a, b, _contents(b)))
             named = zip(_inside(path, a), _inside(path, b), strict=False)
             todo += [(inner, x, y) for (inner, x), (_, y) in named]
 
     def note(self) -> None:
-        """Note what a step has changed."""
+        """Note what a step has changed. ProgramError if a function reads the original of it."""
         for pair in self.pairs:
             if id(pair.own) in self.whole or _is_bare(pair.own, pair.copy):
                 continue
-            then, now = pair.then, _contents(pair.copy)
-            if len(then[0]) != len(now[0]) or not _is_same(then[1], now[1]):
-                self.whole[id(pair.own)] = (pair.own, pair.copy, pair.path)
-                continue
-            for container, before, after in zip(_containers(pair.own), *(each[0] for each in (then, now)), strict=True):
-                if list(before) != list(after) and before.keys() == after.keys():
-                    self.whole[id(pair.own)] = (pair.own, pair.copy, pair.path)  # in another order
-                self._compare(pair.path, container, before, after)
+            known = len(self.places)
+            self._note(pair)
+            if id(pair.own) in self.read and (len(self.places) > known or id(pair.own) in self.whole):
+                raise ProgramError(
+                    f"a step changes {pair.path}, which a function of the optimizer or of its schedulers reads too, "
+                    "but a capture works on a copy of it, and the function is not copied; give the function to the "
+                    "scheduler as a method of this object"
+                )
+
+    def _note(self, pair: _Pair) -> None:
+        then, now = pair.then, _contents(pair.copy)
+        if len(then[0]) != len(now[0]) or not _is_same(then[1], now[1]):
+            self.whole[id(pair.own)] = (pair.own, pair.copy, pair.path)
+            return
+        for container, before, after in zip(_containers(pair.own), *(each[0] for each in (then, now)), strict=True):
+            if list(before) != list(after) and before.keys() == after.keys():
+                self.whole[id(pair.own)] = (pair.own, pair.copy, pair.path)  # in another order
+            self._compare(pair.path, container, before, after)
 
     def _compare(self, path: str, container: Any, before: dict[Any, Any], after: dict[Any, Any]) -> None:
         for key in {**before, **after}:

@@ -10,7 +10,7 @@ import builtins
 import inspect
 import logging
 import textwrap
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from vgame.system.installed import is_users
 
 PLAIN = (str, format, float, int, round, repr, len, abs)  # functions without effects
 READS = {"item", "detach", "mean", "max", "min", "sum", "norm", "abs", "cpu"}  # methods of tensors
+SHOWN = (int, float, complex, str, type(None), torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+OTHERS = ast.NamedExpr | ast.Lambda | ast.Yield | ast.YieldFrom | ast.Await
+OTHERS |= ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 #: Methods that the user's handlers, filters and formatters of logging may call.
 TELLS = {"acquire", "emit", "filter", "flush", "format", "formatException", "formatTime", "get", "getMessage"}
 TELLS |= {"handleError", "isatty", "join", "ljust", "print", "release", "replace", "startswith", "strip", "write"}
@@ -60,6 +63,32 @@ def may_fail(statements: list[ast.stmt]) -> bool:
     calls = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     computes = any(isinstance(n, ast.BinOp | ast.Subscript) for n in nodes)
     return whole or computes or not calls.isdisjoint({"int", "round", "format"})
+
+
+def runs_nothing(node: ast.AST, names: dict[str, Any]) -> bool:
+    """Whether the names in a node are numbers, texts, tensors and containers of these: no property, operator or text
+    of the user's is computed. The functions that it calls are not looked at."""
+    if isinstance(node, OTHERS):
+        return False
+    if isinstance(node, ast.Name):
+        return _is_plain(names.get(node.id))
+    if isinstance(node, ast.Attribute):
+        owner = object_at(node.value, names)
+        own = is_users(getattr(type(owner), "__getattribute__", None))
+        return isinstance(owner, torch.Tensor) or (not own and _is_plain(object_at(node, names)))
+    inner = [*ast.iter_child_nodes(node)]
+    if isinstance(node, ast.Call):
+        owner = object_at(node.func.value, names) if isinstance(node.func, ast.Attribute) else builtins
+        given = [] if isinstance(owner, ModuleType | type) else [node.func.value]  # type: ignore[attr-defined]
+        inner = [*given, *node.args, *node.keywords]
+    return all(runs_nothing(each, names) for each in inner)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict | list | tuple):
+        parts = [*value, *value.values()] if isinstance(value, dict) else [*value]
+        return type(value) in (dict, list, tuple) and all(map(_is_plain, parts))
+    return isinstance(value, SHOWN) and not _has_own_text(value)
 
 
 def _has_own_text(value: Any) -> bool:

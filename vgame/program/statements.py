@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from vgame.program.bars import sets_text
 from vgame.system.installed import is_installed
 
 LOGS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
@@ -72,12 +73,14 @@ def names_of(frame: FrameType) -> dict[str, Any]:
 
 def is_output(call: ast.Call, frame: FrameType) -> bool:
     """Whether this calls Python's `print` or a library's function that prints, to a stream of the process,
-    `sys.stdout.write`, or a method of a logger."""
+    `sys.stdout.write`, a method of a logger, or one that sets a text of a progress bar."""
     names, function = names_of(frame), call.func
     owner, name = (function.value, function.attr) if isinstance(function, ast.Attribute) else (None, "")
     if isinstance(owner, ast.Call):  # logging.getLogger(...).info(...)
         return name in LOGS and object_at(owner.func, names) is logging.getLogger
     found = object_at(function, names)
+    if owner is not None and sets_text(found, object_at(owner, names)):
+        return True
     if found is print or _is_printer(found):
         streams = [object_at(k.value, names) for k in call.keywords if k.arg in ("file", "stream", None)]
         streams += [object_at(stream, names) for stream in call.args[1:] if _is_of(found, "pprint")]

@@ -128,7 +128,7 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, GeneratorType):
         return list(value.gi_frame.f_locals.items()) if value.gi_frame else []
     if isinstance(value, type):
-        return _of_class(value) if is_own_class(value) else []
+        return of_class(value) if is_own_class(value) else []
     if isinstance(value, (ModuleType, *GENERATORS)):
         return []
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
@@ -153,7 +153,7 @@ def _of_object(value: Any) -> list[tuple[Any, Any]]:
     return [*parts, *held.items(), *classes]
 
 
-def _of_class(kind: type) -> list[tuple[str, Any]]:
+def of_class(kind: type) -> list[tuple[str, Any]]:
     """Attributes and functions of a user's class."""
     inner = {n: getattr(v, "__func__", getattr(v, "fget", v)) for n, v in vars(kind).items()}
     return [(n, v) for n, v in inner.items() if isinstance(v, FunctionType) or not n.startswith("__")]
@@ -192,7 +192,7 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
         read[name] = value
         if _is_module(value):
             read |= {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)}
-    for name, value, line in _imported(code, function.__globals__.get("__package__") or ""):
+    for name, value, line in imported(code, function.__globals__.get("__package__") or ""):
         parts = {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)} if _is_module(value) else {}
         read |= {name: value} | parts
         used = used | {name: line}
@@ -220,7 +220,7 @@ def _names(code: CodeType) -> dict[str, int]:
     return found
 
 
-def _imported(code: CodeType, package: str) -> Iterator[tuple[str, Any, int]]:
+def imported(code: CodeType, package: str) -> Iterator[tuple[str, Any, int]]:
     """(name, object, line) of the user's modules, and of their objects, that a function and its inner functions
     import."""
     for path, level, name, line in _imports(code):
