@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
 from vgame.program.hidden_state import differing, values_outside
-from vgame.tasks.reach import is_library_class, state
+from vgame.tasks.reach import is_library_class, is_own_class, state
 from vgame.tasks.reach import parts as attributes
 
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
@@ -40,18 +40,21 @@ def unchanged_outside(owners: Sequence[torch.optim.Optimizer | LRScheduler], mod
     """Context that raises ProgramError if functions of optimizers or schedulers read values outside the copies, or
     change values that they read, or random numbers are drawn."""
     name = " and ".join(type(each).__name__ for each in owners if isinstance(each, torch.optim.Optimizer))
-    functions = [f for owner in owners for f in (*_own_functions(type(owner)), *_held_functions(vars(owner)))]
+    held = [value for owner in owners for value in _held(vars(owner))]
+    functions = [f for owner in owners for f in _own_functions(type(owner))]
+    functions += [value for value in held if isinstance(value, FunctionType)]
+    kinds = {*map(type, owners), *(kind for kind in map(type, held) if is_own_class(kind))}
     places = {*tensors_of(model)}
-    before, chance, outside = _read(functions, owners, places), _chance(), values_outside()
+    before, chance, outside = _read(functions, kinds, places), _chance(), values_outside()
     yield
     if chance != _chance():
         raise ProgramError(
             f"the optimizer {name} or its schedulers draw random numbers on the host, so every "
             "capture gets other numbers; draw them with torch.rand_like(p)"
         )
-    after = _read(functions, owners, places)
-    held = {path for path in {*before, *after} if before.get(path) != after.get(path)}
-    if changed := [*sorted(held), *differing(values_outside(), outside)]:
+    after = _read(functions, kinds, places)
+    other = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    if changed := [*sorted(other), *differing(values_outside(), outside)]:
         raise ProgramError(
             f"the optimizer {name} or its schedulers change {changed[0].split(' in ')[0]} while "
             "they step, so a second capture would start from the changed value; keep it in the optimizer or in an "
@@ -74,29 +77,28 @@ def _class_attributes(kind: type) -> list[tuple[str, Any]]:
     return [(path, value) for path, value in held if ".__" not in path and isinstance(value, (*LEAVES, *STANDARD))]
 
 
-def _held_functions(value: Any) -> list[Any]:
-    """Functions shared by a copy: in attributes, containers and plain objects."""
+def _held(value: Any) -> list[Any]:
+    """Functions, which a copy shares, and plain objects, which are copied: in attributes and containers."""
     found, seen, todo = [], set(), [value]
     while todo:
         value = todo.pop()
         if id(value) in seen or isinstance(value, (*LEAVES, *LIVE, torch.Tensor, ModuleType, type)):
             continue
         seen.add(id(value))
-        if isinstance(value, FunctionType):
-            found.append(value)
-        elif isinstance(value, MethodType):
+        found.append(value)
+        if isinstance(value, MethodType):
             todo += [value.__func__, value.__self__]
-        else:
+        elif not isinstance(value, FunctionType):
             todo += [part for _, part in parts("", value)]
     return found
 
 
-def _read(functions: Sequence[Any], owners: Sequence[Any], places: Set[Any]) -> dict[str, Any]:
-    """The values that functions read besides their arguments, and those of the owners' classes, in a comparable form,
-    by path. `places`: the memory of the model's tensors."""
+def _read(functions: Sequence[Any], kinds: Set[type], places: Set[Any]) -> dict[str, Any]:
+    """The values that functions read besides their arguments, and those of classes, in a comparable form, by path.
+    `places`: the memory of the model's tensors."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
-    todo = [(_place(f), f) for f in functions] + [part for each in owners for part in _class_attributes(type(each))]
+    todo = [(_place(f), f) for f in functions] + [part for kind in kinds for part in _class_attributes(kind)]
     while todo:
         path, value = todo.pop()
         if isinstance(value, LIVE) or (isinstance(value, torch.Tensor) and place_of(value) in places):
@@ -157,6 +159,8 @@ def parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, STANDARD[1:6]):
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
+    if isinstance(value, type) and is_own_class(value):
+        return _class_attributes(value)
     if isinstance(value, ModuleType | type | Iterator):
         return []
     if is_library_class(type(value)) and not isinstance(value, STANDARD):
