@@ -40,9 +40,11 @@ def inner_parts(value: Any) -> list[Any]:
     if isinstance(value, (*CONTAINERS, dict)):
         inner = dict.values(value) if isinstance(value, dict) else value
         return [part for part in inner if not isinstance(part, PLAIN)] if len(inner) > MOST_PARTS else []
-    if isinstance(value, CLOSED) or is_own_class(type(value)):
+    kind = type(value)
+    if issubclass(kind, CLOSED) or kind.__module__.startswith("vgame.") or is_own_class(kind):
         return []
-    return [part for part in gc.get_referents(value) if not isinstance(part, (*PLAIN, type, ModuleType))]
+    inner = [part for part in gc.get_referents(value) if type(part) not in weakref.ProxyTypes or _behind(part)]
+    return [part for part in inner if not isinstance(part, (*PLAIN, type, ModuleType))]
 
 
 def _behind(proxy: Any) -> list[Any]:
