@@ -86,11 +86,11 @@ def test_a_rate(read: Callable[[torch.Tensor, float], torch.Tensor]) -> None:
 
 
 def test_an_exponential_of_a_rate() -> None:
-    """Python's function reads a number without a call."""
+    """Python's function asks the number for its float."""
     model = network()
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     task = Task(model, lambda m, b: usual_loss(m, b) * math.exp(optimizer.param_groups[0]["lr"]), optimizer, data(), 16)
-    with pytest.raises(ProgramError, match="a number of the optimizer"):
+    with pytest.raises(ProgramError, match="the loss reads lr of the optimizer"):
         capture(task)
 
 

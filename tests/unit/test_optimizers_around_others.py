@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
-from optimizer_steps import lowered, validated
+from optimizer_steps import data, loss, lowered, network, validated
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
+import vgame
 from vgame.errors import ProgramError
+from vgame.tasks.task import Task
 
 
 def all_of(optimizer: optim.Optimizer) -> list[nn.Parameter]:
@@ -179,3 +182,52 @@ def test_an_inner_optimizer_of_other_parameters_is_refused() -> None:
 
     with pytest.raises(ProgramError, match=r"Both\.rest\.param_groups\[0\].* is the model's 4\.weight, which is used"):
         lowered(make)
+
+
+class Warming(Ahead):
+    """Gives the inner optimizer its rate in each step."""
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        self.count += 1
+        for group in self.param_groups:
+            group["lr"] = 0.01 * self.count
+        self.inner.step()
+
+
+def test_a_rate_of_0_that_the_step_replaces_is_no_mistake() -> None:
+    model = network()
+    task = Task(model, loss, Warming(optim.SGD(model.parameters(), lr=0.0)), data(), 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vgame.prepare(vgame.Job(task, steps=4, interval=2), validate=0)
+
+
+KERNELS: dict[str, Callable[[Any, nn.Parameter], Any]] = {
+    "Adam": lambda own, p: torch._fused_adam_(
+        [p], [p.grad], [own.state[p]["m"]], [own.state[p]["v"]], [], [torch.ones(())],
+        lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
+    ),
+    "SGD": lambda own, p: torch._fused_sgd_(
+        [p], [p.grad], [own.state[p]["m"]], weight_decay=0.0, momentum=0.9, lr=0.1, dampening=0.0, nesterov=False,
+        maximize=False, is_first_step=False,
+    ),
+    "several at once": lambda own, p: torch._fused_sgd_(
+        all_of(own), [q.grad for q in all_of(own)], [torch.zeros_like(q) for q in all_of(own)], weight_decay=0.0,
+        momentum=0.9, lr=0.1, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_a_fused_kernel_is_refused_in_a_sentence(kernel: Callable[[Any, nn.Parameter], Any]) -> None:
+    class Fused(optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None) -> None:
+            for p in all_of(self):
+                for slot in ("m", "v"):
+                    self.state[p].setdefault(slot, torch.zeros_like(p))
+                kernel(self, p)
+
+    with pytest.raises(ProgramError, match=r"the optimizer Fused calls aten\._fused_\w+\.default, test_\S+ line \d+"):
+        lowered(lambda p: Fused(p, lr=0.1))

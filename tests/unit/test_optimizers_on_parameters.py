@@ -80,9 +80,9 @@ def test_attributes_and_classes_of_parameters_count(make: Callable) -> None:
         (lambda ps: {id(p): 0.1 for p in ps}, "by its id or address"),
         (lambda ps: [p.data_ptr() for p in ps], "by its id or address"),
         (lambda ps: {"of": {ps[0].data_ptr(): 1}}, "by its id or address"),
-        (lambda ps: weakref.ref(ps[0]), "by its weak reference"),
-        (lambda ps: weakref.WeakSet(ps), "by its weak reference"),
-        (lambda ps: weakref.WeakKeyDictionary({ps[0]: 1}), "by its weak reference"),
+        (lambda ps: weakref.ref(ps[0]), "holds a weak reference to an object of Parameter"),
+        (lambda ps: weakref.WeakSet(ps), "holds a weak reference to an object of Parameter"),
+        (lambda ps: weakref.WeakKeyDictionary({ps[0]: 1}), "holds a weak reference to an object of Parameter"),
         (lambda ps: {str(id(p)): 1 for p in ps}, "by its id or address"),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import nn
@@ -84,10 +84,13 @@ def _has_modes(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm) or (isinstance(module, _DropoutNd) and module.p > 0)
 
 
-def warn_of_untrained(task: Task, schedule: Schedule | None, without_gradient: Sequence[str]) -> None:
-    """Warn of trainable parameters that no step changes; they stay the same in torch's own loop too."""
-    groups = [(g, float(g.get("lr", 1.0))) for optimizer in task.optimizers for g in optimizer.param_groups]
-    rates = {id(p): rate for group, rate in groups for p in group["params"]}
+def warn_of_untrained(
+    task: Task, schedule: Schedule | None, without_gradient: Sequence[str], played: Collection[int]
+) -> None:
+    """Warn of trainable parameters that no step changes; they stay the same in torch's own loop too. `played`: the
+    optimizers, by number, whose own code decides what a rate of 0 means."""
+    groups = [(n, g) for n, optimizer in enumerate(task.optimizers) for g in optimizer.param_groups]
+    rates = {id(p): 1.0 if n in played else float(g.get("lr", 1.0)) for n, g in groups for p in g["params"]}
     rest = {n: p for n, p in task.model.named_parameters() if p.requires_grad and n not in without_gradient}
     planned = schedule is not None or task.schedulers
     for names, why, instead in (

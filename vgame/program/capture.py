@@ -87,7 +87,7 @@ def refuse_reads(task: Task, shared: Shared) -> None:
         shared.refuse_held()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are given already
-        for changes in (shared.changes(), shared.changes(traps=True)):
+        for changes in shared.variants():
             for number, own in enumerate(owned(task)):
                 _capture(task, number, own, alone=task.accumulate > 1, later=changes)
 

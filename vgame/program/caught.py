@@ -28,7 +28,8 @@ from vgame.errors import ProgramError, VgameError
 from vgame.program.catching import catching
 from vgame.program.fails import ERRORS, failing, follows, graph_of_trace, node_of
 from vgame.program.hidden_state import is_library_file, line_above
-from vgame.system.installed import is_of_python
+from vgame.program.raised import Raised
+from vgame.system.installed import VGAME, is_of_python
 
 T, F = torch.Tensor, torch.nn.functional
 MOST = 2**20  # elements of the tensors for which a failing call is made again
@@ -66,6 +67,7 @@ class Caught:
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
+        self.raised = Raised(self.errors)
 
     @contextmanager
     def noting(self) -> Iterator[None]:
@@ -84,6 +86,7 @@ class Caught:
             for kind in (VgameError, *undecided()):
                 stack.enter_context(patch.object(kind, "__init__", self._noted(kind.__init__)))
             stack.enter_context(patch.object(Distribution, "__init__", _limited(Distribution.__init__)))
+            stack.callback(self.raised.end)
             yield
             self.refuse()
 
@@ -101,7 +104,8 @@ class Caught:
             if place is None:
                 continue
             file = place.tb_frame.f_code.co_filename
-            if is_library_file(file) and not is_of_python(file):  # torch itself catches its errors of unknown values
+            by_c = isinstance(error, VgameError) and file.startswith(VGAME)  # code without a frame, such as islice
+            if is_library_file(file) and not by_c and not is_of_python(file):  # torch catches its errors itself
                 continue
             line = f"{Path(file).name} line {place.tb_lineno}"
             why = f"{error}" if isinstance(error, VgameError) else "the values of its tensors are unknown there"

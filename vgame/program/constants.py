@@ -52,7 +52,8 @@ class Known:
             if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, torch.nn.Parameter):
                 self.values[node] = value.clone()
         elif node.op == "call_function":
-            if not is_random(node) and all(n in self.values for n in node.all_input_nodes):
+            failed = "val" not in node.meta  # the user's code has caught its error
+            if not failed and not is_random(node) and all(n in self.values for n in node.all_input_nodes):
                 args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: self.values[n])
                 self.values[node] = node.target(*args, **kwargs)
             else:

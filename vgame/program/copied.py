@@ -18,6 +18,7 @@ from types import FunctionType
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -28,6 +29,7 @@ from vgame.errors import ProgramError
 from vgame.program.caught import Caught
 from vgame.program.functions_held import LEAVES
 from vgame.program.hidden_state import has_plain_step, line_of
+from vgame.program.memory import root_of, sharing
 from vgame.program.recorder import without_data
 from vgame.program.slots import Slots, is_counter, tensors_in
 from vgame.program.stand_ins import held_by, stand_ins
@@ -72,6 +74,7 @@ def objects_copied(optimizer: Optimizer, schedulers: Sequence[LRScheduler], mode
     slots = [value for _, each in _slots_of_all([optimizer], [*parameters(optimizer)]) for value in each.values()]
     found |= {id(value): value for value in slots}
     found |= {f"memory {value.untyped_storage()._cdata}": value for value in slots}
+    found |= {f"memory {root_of(each)}": each for each in found.values() if isinstance(each, np.ndarray)}
     return found | {f"memory {place}": storage for place, storage in memo.get("torch", {}).items()}
 
 
@@ -84,7 +87,9 @@ def _copies(
     memo |= only_reading((*optimizers, *schedulers), model)
     memo |= {id(optimizer): copy for optimizer, copy in zip(optimizers, made, strict=True)}
     memo |= {id(p): like(p, torch.empty_like(p, device="meta", requires_grad=False)) for p in own}
-    for p, slots in _slots_of_all(optimizers, own):
+    slots_of_all = [*_slots_of_all(optimizers, own)]
+    _refuse_shared_slots(slots_of_all)
+    for p, slots in slots_of_all:
         for name, value in slots.items():
             if id(value) not in memo:
                 memo[id(value)] = _empty(name, value, p, memo)
@@ -133,6 +138,24 @@ def _slots_of_all(optimizers: Sequence[Optimizer], own: Sequence[nn.Parameter]) 
     for optimizer in optimizers:
         slots = Slots(optimizer)
         yield from ((p, slots.of(p)) for p in own)
+
+
+def _refuse_shared_slots(slots_of_all: Iterable[tuple[nn.Parameter, dict[str, torch.Tensor]]]) -> None:
+    """Raise ProgramError if a slot shares memory with a parameter, or with another slot that is no counter."""
+    places = {id(p): f"a parameter of shape {tuple(p.shape)}" for p, _ in slots_of_all}
+    given = {id(p): (places[id(p)], p) for p, _ in slots_of_all}
+    kept = {
+        (id(p), id(t)): (f"{name} of {places[id(p)]}", t)
+        for p, own in slots_of_all
+        for name, t in own.items()
+        if not is_counter(name, t, p)
+    }
+    for (one, first), (other, second) in sharing([*given.values(), *kept.values()]):
+        if not (isinstance(first, nn.Parameter) and isinstance(second, nn.Parameter)):
+            raise ProgramError(
+                f"the memory of {one} and of {other} is shared in the optimizers, but a program stores them "
+                "separately; clone one of them"
+            )
 
 
 @contextmanager

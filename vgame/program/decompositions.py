@@ -45,8 +45,8 @@ from vgame.program.hidden_state import TORCHS, calls_loss, is_library_file, line
 from vgame.program.origins import at_line
 from vgame.program.printed import Printed
 from vgame.program.refusals import decides_by_values, refuse_torchvisions_chance
-from vgame.program.shown_types import shown_number
-from vgame.program.traps import refuse_shown
+from vgame.program.shown_types import UNKNOWN, shown_number
+from vgame.program.traps import refuse_changing
 
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
@@ -203,7 +203,11 @@ class Opened(TorchFunctionMode):
             try:
                 found = self._call(function, args, given)
                 refuse_failing(function, known, graph, sys._getframe(1))
-            except (RuntimeError, ValueError) as error:
+            except Exception as error:
+                if any(isinstance(x, UNKNOWN) for x in tree_leaves((args, given))):
+                    self.caught.errors.append(error)  # of the tracer's number
+                if not isinstance(error, RuntimeError | ValueError):
+                    raise
                 raise torchs_error(error, function, (args, given)) from None
             return self._born(found) if function in DECIDING or isinstance(found, torch.SymBool) else found
 
@@ -216,7 +220,7 @@ class Opened(TorchFunctionMode):
         return tree_map(shown_number, found)
 
     def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
-        refuse_shown((args, kwargs))
+        refuse_changing((args, kwargs))
         refuse_tried(function, args, kwargs)
         if function is torch._assert and isinstance(args[0], T):
             args = (bool(self._call(T.__bool__, args[:1], {})), *args[1:])
@@ -250,7 +254,7 @@ class Opened(TorchFunctionMode):
             if number is not None:
                 return number
             refuse_torchvisions_chance()
-            self.decided.append(f"{function.__name__}{here()}")
+            self._decides(f"{function.__name__}{here()}")
         if function is T.numpy and (array := self.printed.checks.array(args[0], sys._getframe(1))) is not None:
             return array
         if function in (torch.bincount, T.bincount):
@@ -265,9 +269,14 @@ class Opened(TorchFunctionMode):
             if (real := self.known.replaced(args[1])) is not None:
                 args = (args[0], _without_masks(real))
             else:
-                self.decided.append(f"a selection by a mask{here()}")
+                self._decides(f"a selection by a mask{here()}")
         with self.caught.noting() if function in DECIDING or function in COPIES else nullcontext():
             return function(*args, **kwargs)
+
+    def _decides(self, read: str) -> None:
+        """Note a read of numbers that are unknown: Python's functions reject them."""
+        self.decided.append(read)
+        self.caught.raised.reads()
 
     def _text(self, frame: FrameType | None, function: Any, tensor: T, spec: str = "") -> str:
         """The text of an unknown tensor, where it is only printed; for torch itself, as in its errors, as usual."""
@@ -285,7 +294,7 @@ class Opened(TorchFunctionMode):
         """repeat_interleave by a tensor, whose numbers make a shape: they are constant, or refused."""
         real = self.known.replaced(input if repeats is None else repeats)
         if real is None:
-            self.decided.append(f"a number of repeats{here()}")
+            self._decides(f"a number of repeats{here()}")
             return function(*((input,) if repeats is None else (input, repeats, dim)), **other)
         x = input.flatten() if dim is None else input
         with unset_fake_temporarily(), disable_proxy_modes_tracing():

@@ -22,6 +22,7 @@ from torch import nn
 from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError, some_of
+from vgame.program.memory import sharing
 from vgame.program.optimizers import TORCHS, has_rule
 from vgame.system.installed import VGAME, is_installed, is_of_python
 from vgame.tasks.reach import LEAVES, is_own_class, reached, state
@@ -113,21 +114,12 @@ def refuse_hooks(model: nn.Module) -> None:
 
 def refuse_shared_memory(tensors: Iterable[tuple[str, torch.Tensor]], changing: set[str]) -> None:
     """Raise ProgramError if one of `changing` shares memory with another tensor."""
-    ranges = sorted((*_memory(tensor), name) for name, tensor in tensors if tensor.numel())
-    reach, last = 0, ""
-    for start, end, name in ranges:
-        if start < reach and {name, last} & changing:
+    for (one, _), (other, _) in sharing(tensors):
+        if {one, other} & changing:
             raise ProgramError(
-                f"{last} and {name} share memory that a step changes, but a program stores them separately; use the "
+                f"{one} and {other} share memory that a step changes, but a program stores them separately; use the "
                 "same tensor in both places, as an attribute of its module, or use a clone"
             )
-        reach, last = max((reach, last), (end, name))
-
-
-def _memory(tensor: torch.Tensor) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and of the byte after its last."""
-    span = 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + span * tensor.element_size()
 
 
 def _refuse_optimizer(optimizer: torch.optim.Optimizer, scheduled: bool) -> None:

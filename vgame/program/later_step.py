@@ -16,16 +16,17 @@ from torch.optim.lr_scheduler import LRScheduler
 from vgame.errors import ProgramError
 from vgame.program.company import Company, companies_of
 from vgame.program.copied import clear_gradients, follow, parameters
+from vgame.program.inner_parts import inner_parts
 from vgame.program.recorder import Counters
-from vgame.program.shared import Change, Shared
+from vgame.program.shared import Change, Shared, roots_with_optimizers
 from vgame.program.torchs_steps import without_values
-from vgame.program.traps import ABSENT, state_of
-from vgame.program.traps import shown as _shown
+from vgame.program.traps import ABSENT, Changing, trapped
+from vgame.program.traps import shown as shown_number
+from vgame.tasks.reach import reached
 from vgame.tasks.task import Task
 
 CONSTANT = ("weight_decay", "eps", "dampening", "alpha", "etas", "step_sizes")  # of groups, that torch never changes
 COUNTS = ("last_epoch", "_step_count", "T_cur", "T_i")  # of torch's schedulers
-LATER = 97  # steps, after which counts are shown
 
 
 def options(task: Task) -> list[tuple[int, str, Any]]:
@@ -60,14 +61,14 @@ def later_step(task: Task, traps: bool = False) -> list[Change]:
         for group in optimizer.param_groups:
             fixed = CONSTANT if all(map(_is_torchs, schedulers)) else ()
             changing = [key for key in group if key == "lr" or (schedulers and key not in fixed)]
-            found += [(group, key, _shown(_other(group[key]), f"{key} of the optimizer")) for key in changing]
+            found += [(group, key, _other(group[key], f"{key} of the optimizer")) for key in changing]
         for each in _all_of(schedulers):
             keys = [key for key in vars(each) if not _is_torchs(each) or key in COUNTS]
-            found += [(vars(each), key, _shown(_other(vars(each)[key]), f"{key} of the scheduler")) for key in keys]
+            found += [(vars(each), key, _other(vars(each)[key], f"{key} of the scheduler")) for key in keys]
             if hasattr(each, "_last_lr"):
-                rates = [_shown(_other(rate), "the last rate of the scheduler") for rate in each._last_lr]
+                rates = [_other(rate, "the last rate of the scheduler") for rate in each._last_lr]
                 found.append((vars(each), "_last_lr", rates))
-        found.append((vars(optimizer), "state", state_of("the state of the optimizer")))
+        found.append((vars(optimizer), "state", trapped(optimizer.state, "the state of the optimizer")))
     return [*shared.changes(), *found] if not traps else [*found, *shared.changes(traps)]
 
 
@@ -99,18 +100,19 @@ def _step(shared: Shared, company: Company) -> None:
     shared.note()
 
 
-def _other(value: Any) -> Any:
-    """Another number, flag or text than any that is likely to be meant: torch, lists and formats read a number without
-    a call that `_shown` could refuse. Other values as they are."""
+def _other(value: Any, what: str) -> Any:
+    """Another flag or text; a stand-in of a number or tensor. Other values as they are."""
     if isinstance(value, bool):
         return not value
-    if isinstance(value, int):
-        return value + LATER
-    if isinstance(value, float | torch.Tensor):
-        return value * 0.7171 + 0.0131
-    if isinstance(value, tuple):
-        return tuple(map(_other, value))
-    return f"{value}, later" if isinstance(value, str) else value
+    if isinstance(value, torch.Tensor):
+        return trapped(value, what)
+    return f"{value}, later" if isinstance(value, str) else shown_number(value, what)
+
+
+def is_reached(task: Task, changes: Sequence[Change]) -> bool:
+    """Whether the losses or the model reach a value that changes."""
+    with shown(changes):
+        return any(isinstance(value, Changing) for _, value in reached(roots_with_optimizers(task), inner_parts))
 
 
 @contextmanager

@@ -36,12 +36,13 @@ from vgame.program.hidden_state import (
     line_of,
     own_line,
 )
-from vgame.program.later_step import options, refuse_other_options, shown
+from vgame.program.later_step import is_reached, options, refuse_other_options, shown
 from vgame.program.origins import in_another_turn, is_in_another_turn, label_gradients, origin, place_of
 from vgame.program.printed import Printed
 from vgame.program.refusals import batch_changes, functions, name_of, no_gradient, refuse_no_loss, thawed, turns_change
 from vgame.program.shared import Change
-from vgame.program.shown_types import shown_types
+from vgame.program.shown_types import UNKNOWN, shown_types
+from vgame.tasks.reach import reached
 from vgame.tasks.task import Task
 
 SWITCHES = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)
@@ -83,11 +84,12 @@ class Step:
             self.decided = self.opened.decided
             before, after = range(self.number), range(self.number + 1, len(self.task.losses))
             times = min(self.task.accumulate, 2)
-            self._others([n for n in before for _ in range(times)], *inputs[6:])
-            first = self._pass(self.number, True, *inputs[:3])
-            if inputs[6:] and not self.alone:
-                again = [self.number] * (times - 1) + [n for n in (*after, *before) for _ in range(times)]
-                self._others(again, *inputs[6:])
+            with self.caught.raised.usually(is_reached(self.task, self.later)):
+                self._others([n for n in before for _ in range(times)], *inputs[6:])
+                first = self._pass(self.number, True, *inputs[:3])
+                if inputs[6:] and not self.alone:
+                    again = [self.number] * (times - 1) + [n for n in (*after, *before) for _ in range(times)]
+                    self._others(again, *inputs[6:])
             with shown(self.later), _failures_refused():
                 return first, self._pass(self.number, False, *inputs[3:6])
 
@@ -122,7 +124,9 @@ class Step:
         groups = options(self.task)
         with _own_tensors(self.task.model), swapped, self.printed.allowed(), _gradients_kept(self.task.accumulate):
             held = Held(self.task.model, task_loss)
-            with shown_types(task_loss, *(type(m).forward for m in self.task.model.modules())):
+            self.caught.raised.read = any(isinstance(v, UNKNOWN) for _, v in reached(held.roots))  # of a pass before
+            shown_as = shown_types(task_loss, *(type(m).forward for m in self.task.model.modules()))
+            with shown_as, self.caught.raised.watching():
                 loss = task_loss(self.task.model, batch)
             held.refuse_changes()
             refuse_other_options(self.task, groups)
@@ -175,7 +179,9 @@ class Step:
                 file = frame.f_globals.get("__file__") or (__file__ if name.startswith("namedtuple_") else file)
             if file not in known:
                 known[file] = is_library_file(file)
-            self.again |= event == "call" and not known[file]
+            if event == "call" and not known[file]:
+                self.again = True
+                self.caught.raised.begin(frame)
 
         before = sys.getprofile()
         sys.setprofile(note)
@@ -183,6 +189,7 @@ class Step:
             yield
         finally:
             sys.setprofile(before)
+            self.caught.raised.end()
 
     @contextmanager
     def _rewriting(self) -> Iterator[None]:

@@ -29,11 +29,14 @@ from vgame.program.finite import Checks
 from vgame.program.hidden_state import DEEP, TORCHS, calls_loss, is_library_file, line_above, own_line
 from vgame.program.printing import chooses, prints, refuse_tried_numbers
 from vgame.program.refusals import decides_by_values
-from vgame.program.shown_types import ARITHMETIC, numbers_shown
+from vgame.program.shown_types import ARITHMETIC, NUMBERS, numbers_shown
 from vgame.program.shown_values import is_of_logging
-from vgame.system.installed import VGAME, is_installed
+from vgame.program.traps import SHOWING, Changing
+from vgame.system.installed import VGAME, is_installed, is_of_python
 
-UNKNOWN = (torch.SymFloat, torch.SymInt)
+REAL = (torch.SymFloat, torch.SymInt)
+#: Attributes of Python's numbers that are not asked of an unknown one.
+SILENT = {"__getformat__", "__getnewargs__", "from_bytes", "fromhex"}
 
 
 class Printed:
@@ -48,10 +51,14 @@ class Printed:
         """An unknown number, formatted. ProgramError where it is not only printed."""
         if not self._notes(sys._getframe(1)):
             raise decides_by_values(f"a text of a number{own_line(traceback.extract_stack(limit=DEEP))}")
-        try:
-            return format(math.nan, spec).replace("nan", "???")
-        except ValueError:  # a format of integers
-            return "???"
+        return _unknown(spec)
+
+    def of_changing(self, name: str, spec: str = "") -> Any:
+        """What shows a value that changes from step to step, by one of its methods; None where it is not only
+        printed."""
+        if not self._notes(sys._getframe(1)):
+            return None
+        return {"__float__": math.nan, "__int__": 0}.get(name, _unknown(spec))
 
     def number(self, frame: FrameType, integer: bool = False) -> float | int | None:
         """What stands for a number that the code of a frame only prints or checks, else None."""
@@ -103,7 +110,14 @@ class Printed:
         yield torch.SymFloat, "hex", _hex(self)
         yield torch.SymFloat, "is_integer", compared(self, torch.SymFloat.is_integer)
         yield torch.SymInt, "__index__", _index(self, torch.SymInt.__index__)
-        for kind in UNKNOWN:
+        for name in SHOWING:
+            yield Changing, name, _of_changing(self, name, getattr(Changing, name))
+        for kind, number in NUMBERS.items():
+            for name in {*dir(number)} - {*dir(kind)} - SILENT:
+                yield kind, name, _asked(name)
+            for name in ("__hash__", "__reduce_ex__"):
+                yield kind, name, _asked(name, getattr(kind, name))
+        for kind in REAL:
             yield kind, "__format__", lambda _, spec: self.text(spec)
             for name in ("__float__", "__int__"):
                 original = getattr(kind, name, lambda number: float(number.__int__()))
@@ -127,6 +141,14 @@ class Printed:
             )
 
 
+def _unknown(spec: str) -> str:
+    """The text of an unknown number."""
+    try:
+        return format(math.nan, spec).replace("nan", "???")
+    except ValueError:  # a format of integers
+        return "???"
+
+
 def is_torchs(frame: FrameType | None) -> bool:
     """Does torch itself, or vgame on its behalf, run here, apart from the methods of its numbers?"""
     while frame is not None and frame.f_code.co_filename in ARITHMETIC:
@@ -145,6 +167,32 @@ def _read(printed: Printed, original: Callable[[Any], Any], integer: bool) -> Ca
         return original(self) if number is None else number
 
     return read
+
+
+def _of_changing(printed: Printed, name: str, refusing: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The text or number of a value that changes from step to step."""
+
+    def show(self: Any, spec: str = "") -> Any:
+        text = printed.of_changing(name, spec)
+        return refusing(self) if text is None else text
+
+    return show
+
+
+def _asked(name: str, original: Callable[..., Any] | None = None) -> Any:
+    """A method or an attribute of Python's numbers that fails for an unknown number in another way."""
+
+    def asked(self: Any, *others: Any) -> Any:
+        frame = sys._getframe(1)
+        while frame is not None and is_of_python(frame.f_code.co_filename):  # as copy and pickle
+            frame = frame.f_back  # type: ignore[assignment]
+        if not is_torchs(frame):
+            raise decides_by_values(f"{name} of a number{line_above(frame)}")
+        if original is None:
+            raise (TypeError if name.startswith("__") else AttributeError)(f"{type(self).__name__} has no {name}")
+        return original(self, *others)
+
+    return asked if name.startswith("__") else property(asked)
 
 
 def _hex(printed: Printed) -> Callable[[Any], str]:

@@ -186,6 +186,12 @@ class Recorder(TorchDispatchMode):
         if inputs and func._schema.name.startswith(PREFIX):
             with self:
                 return by_tensor(func, args, kwargs)
+        if inputs and any(_is_written_list(a) for a in func._schema.arguments):
+            raise ProgramError(
+                f"the optimizer {self.name} calls {func}{own_line(traceback.extract_stack())}, one kernel for a whole "
+                "step, which a program does not have; compute with functions of tensors, or let a step of torch.optim "
+                "do it (super().step())"
+            )
         before = [_memory(t) for t in inputs]
         if inputs and (written := [t for t in _written(func, args, kwargs) if not without_data(t)]):
             raise ProgramError(
@@ -322,6 +328,11 @@ def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[tor
     named = [*zip(schema, args, strict=False), *((a, kwargs[a.name]) for a in schema if a.name in kwargs)]
     found = [leaf for a, value in named if a.alias_info and a.alias_info.is_write for leaf in tree_leaves(value)]
     return [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
+
+
+def _is_written_list(argument: Any) -> bool:
+    written = argument.alias_info is not None and argument.alias_info.is_write
+    return bool(written) and str(argument.type).startswith("List[")
 
 
 def _numeric(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[bool]:

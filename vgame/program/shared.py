@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from types import FunctionType, MappingProxyType, MemberDescriptorType, ModuleType
 from typing import Any
@@ -19,7 +20,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
 from vgame.program.hidden_state import Roots, roots_of
-from vgame.program.traps import ABSENT, is_number, trapped
+from vgame.program.inner_parts import inner_parts
+from vgame.program.memory import overlaps, span
+from vgame.program.traps import ABSENT, is_number, is_trap, trapped
 from vgame.program.traps import shown as printable
 from vgame.tasks.reach import parts, reached, state
 from vgame.tasks.task import Task
@@ -29,6 +32,8 @@ LEAVES = (int, float, complex, str, bytes, type(None))
 ENUMERATED = (tuple, set, frozenset, deque)
 #: Of optimizers, groups and schedulers: a loss that reads or changes them is refused by `later_step`; torch's own flag.
 OTHERWISE = {"state", "params", "_last_lr", "_opt_called"}
+
+MOST_VALUES = 8  # of a place, each of which is shown to the loss
 
 Change = tuple[Any, Any, Any]  # container, key, later value
 
@@ -48,13 +53,18 @@ class Shared:
 
     def __init__(self, task: Task | None = None, everything: bool = False) -> None:
         """`everything`: also of objects that no loss reaches, as far as vgame knows."""
-        self.roots = _roots(task) if task is not None else []
-        self.reached = {id(value): value for _, value in reached(self.roots)}
+        self.roots = roots_with_optimizers(task) if task is not None else []
+        self.reached = {id(value): value for _, value in self._reaches()}
+        self.spans = [place for value in self.reached.values() if (place := span(value))]
         self.everything = everything
         self.read: Mapping[int, Any] = {}
         self.pairs: list[_Pair] = []
-        self.places: dict[tuple[int, Any], tuple[Any, Any, Any, str]] = {}  # container, key, value, path
+        self.places: dict[tuple[int, Any], tuple[Any, Any, Any, Any, str]] = {}  # container, key, values, path
+        self.by_identity: dict[tuple[int, Any], list[Any]] = {}  # values of a place that `is` recognises
         self.whole: dict[int, tuple[Any, Any, str]] = {}  # object, its copy, path
+
+    def _reaches(self) -> Iterable[tuple[str, Any]]:
+        return reached(self.roots, inner_parts)
 
     def begin(
         self, originals: Sequence[Any], copies: Sequence[Any], read: Mapping[int, Any] = MappingProxyType({})
@@ -62,14 +72,15 @@ class Shared:
         """Compare these copies from here on. `read`: the originals, by `id`, of which their functions read
         attributes."""
         self.read = read
-        self.pairs, self.twins = [], dict[int, Any]()
+        self.pairs, self.twins, self.copies = [], dict[int, Any](), list[Any]()  # copies: no `id` is used twice
         todo = [(type(a).__name__, a, b) for a, b in zip(originals, copies, strict=True)]
         while todo:
             path, a, b = todo.pop()
             if a is b or type(a) is not type(b) or isinstance(a, LEAVES) or id(b) in self.twins:
                 continue
             self.twins[id(b)] = a
-            if self.everything or id(a) in self.reached or id(a) in read or isinstance(a, torch.nn.Parameter):
+            self.copies.append(b)
+            if self.everything or id(a) in self.reached or id(a) in read or overlaps(a, self.spans):
                 self.pairs.append(_Pair(path, a, b, _contents(b)))
             named = zip(_inside(path, a), _inside(path, b), strict=False)
             todo += [(inner, x, y) for (inner, x), (_, y) in named]
@@ -102,19 +113,39 @@ class Shared:
         for key in {**before, **after}:
             old, new = before.get(key, ABSENT), after.get(key, ABSENT)
             if not (isinstance(key, str) and key in OTHERWISE) and not _is_same(old, new):
-                own = self.twins.get(id(key), key)
-                self.places[id(container), own] = container, own, new, _joined(path, container, key)
+                own, new = (self.twins.get(id(part), part) for part in (key, new))
+                self.places[id(container), own] = container, own, old, new, _joined(path, container, key)
+                known = self.by_identity.setdefault((id(container), own), [])
+                if self._is_known(new) and all(new is not each for each in known):
+                    known.append(new)
+
+    def _is_known(self, value: Any) -> bool:
+        """Whether a loss may have a name for this very object."""
+        named = isinstance(value, bool | type | FunctionType | Enum | type(None))
+        return named or (id(value) in self.reached and not isinstance(value, LEAVES))
 
     def has_more_than(self, known: Sequence[Change]) -> bool:
         """Whether anything has changed beside numbers in the places of other changes, where nothing can be read."""
-        places = {(id(container), key) for container, key, _ in known}
-        return bool(self.whole) or any(p not in places or not is_number(c[2]) for p, c in self.places.items())
+        places = {(id(container), key) for container, key, value in known if is_trap(value)}
+        changed = [(p, old, new) for p, (_, _, old, new, _) in self.places.items()]
+        alike = (p in places and is_number(new, old) and type(new) is type(old) for p, old, new in changed)
+        return bool(self.whole) or any(self.by_identity.values()) or not all(alike)
 
-    def changes(self, traps: bool = False) -> list[Change]:
+    def variants(self) -> list[list[Change]]:
+        """The changes so far, once for each value that `is` recognises, and with values of which nothing can be
+        read."""
+        most = max(map(len, self.by_identity.values()), default=0)
+        return [*(self.changes(number=n) for n in range(max(1, min(most, MOST_VALUES)))), self.changes(traps=True)]
+
+    def changes(self, traps: bool = False, number: int = 0) -> list[Change]:
         """The changes so far. `traps`: no value of theirs may be read; else numbers, other values are those of a later
-        step."""
+        step; `number`: of the values that `is` recognises."""
         show = trapped if traps else printable
-        found = [(container, key, show(value, path)) for container, key, value, path in self.places.values()]
+        found = []
+        for place, (container, key, old, new, path) in self.places.items():
+            known = [] if traps else self.by_identity.get(place, [])
+            value = known[number] if number < len(known) else show(new, path, old)
+            found.append((container, key, value))
         wanted = self._wanted()
         for value in self.reached.values() if wanted else ():
             for container in _settable(value):
@@ -124,9 +155,12 @@ class Shared:
         return found
 
     def _wanted(self) -> dict[int, tuple[Any, Any, str]]:
-        """The objects that change as a whole, and those that hold one of them where nothing can stand for it, such as
-        tuples."""
-        found = dict(self.whole)
+        """The objects that change as a whole, those in their memory, and those that hold one of them where nothing can
+        stand for it, such as tuples."""
+        found, spans = dict(self.whole), [(place, path) for own, _, path in self.whole.values() if (place := span(own))]
+        for value in self.reached.values() if spans else ():
+            paths = [path for place, path in spans if id(value) not in found and overlaps(value, [place])]
+            found |= {id(value): (value, value, path) for path in paths}
         fixed = [v for v in self.reached.values() if isinstance(v, tuple | frozenset)] if found else []
         while more := [(v, found[id(p)]) for v in fixed if id(v) not in found for p in v if id(p) in found]:
             found |= {id(v): (v, v, path) for v, (_, _, path) in more}
@@ -134,18 +168,20 @@ class Shared:
 
     def refuse_held(self) -> None:
         """Raise ProgramError if the loss still reaches such an object, in a place where nothing can stand for it."""
-        for name, value in reached(self.roots) if self.whole else ():
-            if id(value) in self.whole:
+        wanted = self._wanted()
+        for name, value in self._reaches() if wanted else ():
+            if id(value) in wanted:
                 raise ProgramError(
-                    f"the loss or the model reaches {self.whole[id(value)][2]} ({name}), which changes from step to "
+                    f"the loss or the model reaches {wanted[id(value)][2]} ({name}), which changes from step to "
                     "step, but the loss of a program is the same in all steps; let the loss hold only what it reads"
                 )
 
 
-def _roots(task: Task) -> Roots:
-    """The model and the losses, and the attributes of optimizers and schedulers that these reach."""
-    roots, known = roots_of(task.model, task.losses), set[int]()
-    while live := {id(v): v for _, v in reached(roots) if isinstance(v, LIVE) and id(v) not in known}:
+def roots_with_optimizers(task: Task) -> Roots:
+    """The model with its tensors, the losses, and the attributes of optimizers and schedulers that these reach."""
+    tensors = [*task.model.named_parameters(), *task.model.named_buffers()]
+    roots, known = [*roots_of(task.model, task.losses), *tensors], set[int]()
+    while live := {id(v): v for _, v in reached(roots, inner_parts) if isinstance(v, LIVE) and id(v) not in known}:
         known |= {*live}
         roots = [*roots, *((type(v).__name__, vars(v)) for v in live.values())]
     return roots
@@ -185,7 +221,7 @@ def _containers(value: Any) -> list[Any]:
 
 def _is_bare(own: Any, copy: Any) -> bool:
     """Whether a parameter and its copy have no attributes, which are all of it that is compared."""
-    return isinstance(own, torch.nn.Parameter) and not vars(own) and not vars(copy)
+    return isinstance(own, torch.nn.Parameter) and type(own) is type(copy) and not vars(own) and not vars(copy)
 
 
 @cache
@@ -227,12 +263,13 @@ def _contents(value: Any) -> tuple[list[dict[Any, Any]], Any]:
     """The entries of an object's containers, and a comparable form of the rest."""
     containers = _containers(value)
     held = [dict(_items(each)) for each in containers]
+    kind = type(value)
     if isinstance(value, torch.Tensor):
-        return held, None if isinstance(value, torch.nn.Parameter) else _words(value)
+        return held, (kind, None if isinstance(value, torch.nn.Parameter) else (value.requires_grad, _words(value)))
     whole = not containers or isinstance(value, ENUMERATED)
     lengths = len(value) if isinstance(value, list) else None
     inner = [part for _, part in parts(value)] if whole and not isinstance(value, LIVE) else []
-    return held, (state(value), lengths, inner)
+    return held, (kind, state(value), lengths, inner)
 
 
 def _words(tensor: torch.Tensor) -> Any:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -20,9 +19,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from vgame.program.hidden_state import is_library_file
+from vgame.program.traps import Changing, class_of, is_called_by_library
 from vgame.system.installed import is_installed
 
 NUMBERS: dict[type, type] = {torch.SymFloat: float, torch.SymInt: int, torch.SymBool: bool}  # of a trace, of Python
+UNKNOWN = tuple(NUMBERS)
 ARITHMETIC = torch.__file__, f"{Path(torch.__file__).parent / 'fx' / 'experimental' / 'sym_node.py'}"
 
 
@@ -41,6 +42,8 @@ class Shown(type, metaclass=_Python):
         kind = type(*args, **kwargs)
         if len(args) == 1 and (number := next((n for k, n in NUMBERS.items() if issubclass(kind, k)), None)):
             return number
+        if len(args) == 1 and issubclass(kind, Changing):
+            return class_of(args[0])
         if len(args) != 1 or not issubclass(kind, FakeTensor):
             return Shown if kind is type else kind
         if kind is not FakeTensor:  # that of a parameter of a class of its own
@@ -79,7 +82,7 @@ def numbers_shown() -> Iterator[None]:
 def _made(begin: Callable[..., None]) -> Callable[..., None]:
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
-        if not _is_called_by_library(sys._getframe(1), ARITHMETIC):
+        if not is_called_by_library(sys._getframe(1), ARITHMETIC):
             shown_number(self)
 
     return made
@@ -94,16 +97,9 @@ def shown_number(value: Any) -> Any:
 
 def _posing(kind: Any, number: type) -> type:
     def shown(_: Any) -> type:
-        return kind if _is_called_by_library(sys._getframe(1), ("<frozen abc>",)) else number  # of numbers.Number
+        return kind if is_called_by_library(sys._getframe(1)) else number
 
     return type(kind.__name__, (kind,), {"__class__": property(shown), "__module__": "torch"})
-
-
-def _is_called_by_library(frame: FrameType | None, between: tuple[str, ...]) -> bool:
-    """Is torch, Python or vgame the caller, apart from these files?"""
-    while frame is not None and frame.f_code.co_filename in between:
-        frame = frame.f_back
-    return frame is None or is_library_file(frame.f_code.co_filename)
 
 
 POSING = {kind: _posing(kind, number) for kind, number in NUMBERS.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from vgame.errors import ProgramError
 from vgame.program.functions_held import parts, place_of, tensors_of
 from vgame.program.hidden_state import own_line
+from vgame.program.memory import sharing
 
 Optimizer = torch.optim.Optimizer
 WEAK = (weakref.WeakSet, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
@@ -37,7 +38,7 @@ def held_by(owner: Any, *without: Any) -> Iterator[tuple[str, Any]]:
     class and the functions of this."""
     name, seen = type(owner).__name__, {id(owner), *map(id, without)}
     own = [vars(kind) for kind in type(owner).__mro__ if kind.__module__.split(".")[0] not in ("torch", "builtins")]
-    todo = [(f"{name}.{key}", value) for key, value in vars(owner).items()]
+    todo = [(f"{name}.{key}", value) for key, value in _attributes(owner)]
     todo += [
         (f"{name}.{key}", value)
         for each in own
@@ -47,19 +48,25 @@ def held_by(owner: Any, *without: Any) -> Iterator[tuple[str, Any]]:
     while todo:
         path, value = todo.pop()
         yield path, value
-        if id(value) in seen or isinstance(value, torch.Tensor | nn.Module):
+        if id(value) in seen or type(value) in weakref.ProxyTypes or isinstance(value, torch.Tensor | nn.Module):
             continue
         seen.add(id(value))
         if isinstance(value, dict):
             todo += [(path, key) for key in value]
         if isinstance(value, Optimizer | LRScheduler):
-            todo += [(f"{path}.{key}", part) for key, part in vars(value).items()]
+            todo += [(f"{path}.{key}", part) for key, part in _attributes(value)]
         elif isinstance(value, weakref.ref):
             todo.append((path, value()))
         elif isinstance(value, WEAK):
-            todo += [(path, weakref.ref(part)) for part in value if isinstance(part, torch.Tensor)]
+            weak = value.values() if isinstance(value, weakref.WeakValueDictionary) else value
+            todo += [(path, weakref.ref(part)) for part in weak]
         else:
             todo += parts(path, value)
+
+
+def _attributes(owner: Any) -> list[tuple[str, Any]]:
+    """Without the `step` that torch's schedulers give to their optimizer, which no copy has."""
+    return [(key, v) for key, v in vars(owner).items() if not (key == "step" and isinstance(owner, Optimizer))]
 
 
 def optimizers_held(owner: Any) -> list[Optimizer]:
@@ -77,21 +84,47 @@ def stand_ins(owners: Iterable[Any], own: Sequence[nn.Parameter], model: nn.Modu
     tensors = tensors_of(model)
     rest = [(name, tensor) for name, tensor in tensors.values() if id(tensor) not in mine]
     found: dict[int, Any] = {id(t): _tensor("an optimizer or a scheduler holds", name, t) for name, t in rest}
-    for owner in (*owners, *own):
-        for path, value in held_by(owner):
-            if isinstance(value, np.ndarray):
-                _refuse_memory(path, value, model)
-            if isinstance(value, nn.Module):
-                found[id(value)] = _Module(path, type(value).__name__)
-            if isinstance(value, T) and id(value) not in mine and place_of(value) in tensors:
-                found[id(value)] = _tensor(f"{path} is", tensors[place_of(value)][0], value)
-            known = (isinstance(value, int) and value in numbers) or (isinstance(value, str) and value in texts)
-            if known or (isinstance(value, weakref.ref) and id(value()) in mine):
-                raise ProgramError(
-                    f"{path} identifies a parameter by its {'id or address' if known else 'weak reference'}, which "
-                    "differs in the copy that is captured; hold the parameter itself, or put it in a group of its own"
-                )
+    held = [pair for owner in (*owners, *own) for pair in held_by(owner)]
+    for path, value in held:
+        if weak := _kind_of_referent(value):
+            raise ProgramError(
+                f"{path} holds a weak reference to an object of {weak}, which a copy would share with the original, "
+                "but the steps of an optimizer and its schedulers are played on a copy; hold the object"
+            )
+        if isinstance(value, np.ndarray):
+            _refuse_memory(path, value, model)
+        if isinstance(value, nn.Module):
+            found[id(value)] = _Module(path, type(value).__name__)
+        if isinstance(value, T) and id(value) not in mine and place_of(value) in tensors:
+            found[id(value)] = _tensor(f"{path} is", tensors[place_of(value)][0], value)
+        if (isinstance(value, int) and value in numbers) or (isinstance(value, str) and value in texts):
+            raise ProgramError(
+                f"{path} identifies a parameter by its id or address, which differs in the copy that is captured; "
+                "hold the parameter itself, or put it in a group of its own"
+            )
+    _refuse_shared_memory(held)
     return found
+
+
+def _kind_of_referent(value: Any) -> str:
+    """The name of the class of an object to which this is a weak reference, if a step could change the object."""
+    if type(value) in weakref.ProxyTypes:
+        return "any class (a proxy)"
+    found = value() if isinstance(value, weakref.ref) else None
+    fixed = isinstance(found, type(None) | type | FunctionType | ModuleType)
+    return "" if fixed else type(found).__name__
+
+
+def _refuse_shared_memory(held: Iterable[tuple[str, Any]]) -> None:
+    """Raise ProgramError if an array lies in the memory of another object, which it does not in a copy. (Tensors
+    do.)"""
+    different = {id(value): (path, value) for path, value in held if type(value) not in weakref.ProxyTypes}
+    for (one, first), (other, second) in sharing(different.values()):
+        if not (isinstance(first, T) and isinstance(second, T)):
+            raise ProgramError(
+                f"{one} and {other} share memory, which copies of them do not, but the steps of an optimizer and its "
+                "schedulers are played on copies; hold one of them, or a copy of it"
+            )
 
 
 def _refuse_memory(path: str, array: np.ndarray, model: nn.Module | None) -> None:

@@ -1,12 +1,16 @@
 """Values that change from step to step, as a loss may hold and print but not read: any use of one raises ProgramError.
 
-In: a value of a later step and its name. Out: a stand-in of it.
+In: a value of a later step and its name. Out: a stand-in of it. It belongs to no class of Python's numbers or texts,
+whose values Python's own code (`table[n]`, `range(n)`, `math.gcd`) reads without a call that could refuse it.
 """
 
 from __future__ import annotations
 
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,9 +18,19 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from vgame.errors import ProgramError
-from vgame.program.hidden_state import own_line
+from vgame.program.hidden_state import is_library_file, own_line
 
 ABSENT = object()
+#: Methods that Python calls of every object, or to make a class. (`__next__` would make an iterator of a stand-in.)
+_PLAIN = {
+    "__class__", "__class_getitem__", "__del__", "__delete__", "__doc__", "__get__", "__getattr__", "__getattribute__",
+    "__init__", "__init_subclass__", "__module__", "__mro_entries__", "__name__", "__new__", "__next__",
+    "__prepare__", "__qualname__", "__set__", "__set_name__", "__subclasshook__", "__torch_function__",
+}  # fmt: skip
+#: Methods by which Python shows a value: `printed.py` lets a statement that prints call them.
+SHOWING = ("__str__", "__repr__", "__format__", "__float__", "__int__")
+#: Classes of a value that has several in the steps of a job.
+_KINDS = (int, float, complex, str, bytes, list, dict, set, np.ndarray, torch.Tensor)
 
 
 def refused(what: str) -> ProgramError:
@@ -31,100 +45,86 @@ def _refusing(self: Any, *args: Any, **kwargs: Any) -> Any:
     raise refused(object.__getattribute__(self, "what"))
 
 
-def _trap(*names: str) -> dict[str, Callable[..., Any]]:
-    return dict.fromkeys(names, _refusing)
+class Changing:
+    """A value that changes. `kind`: its class in all steps, if it has one."""
 
+    __slots__ = ("kind", "what")
 
-DICT = "getitem setitem delitem len iter contains"
-TEXT = "add radd mul rmul mod rmod lt le gt ge eq ne hash len iter contains getitem"
-_Text = type("str", (str,), _trap(*(f"__{name}__" for name in TEXT.split()), *(n for n in dir(str) if n[0] != "_")))
-_State = type("dict", (dict,), _trap(*(f"__{name}__" for name in DICT.split()), *(n for n in dir(dict) if n[0] != "_")))
-
-#: Methods that Python, or a print, calls of every object. (`__next__` would make an iterator of it.)
-_PLAIN = {
-    "__class__", "__delattr__", "__dict__", "__dir__", "__doc__", "__format__", "__getattribute__", "__getstate__",
-    "__init__", "__init_subclass__", "__module__", "__new__", "__next__", "__repr__", "__setattr__", "__str__",
-    "__sizeof__", "__slots__", "__subclasshook__", "__torch_function__", "__weakref__", "__class_getitem__",
-}  # fmt: skip
-_KINDS = (int, float, complex, str, bytes, list, dict, set, np.ndarray, torch.Tensor)
-_ALL = {n for kind in _KINDS for n in dir(kind) if n.startswith("__") and n.endswith("__")} - _PLAIN
-
-
-class _Read:
-    """Anything that changes: to hold it, or to print it, is allowed."""
-
-    __slots__ = ("text", "what")
-
-    def __init__(self, value: Any, what: str) -> None:
+    def __init__(self, what: str, kind: type | None) -> None:
         object.__setattr__(self, "what", what)
-        object.__setattr__(self, "text", f"<{type(value).__name__}>")
+        object.__setattr__(self, "kind", kind)
 
     def __getattribute__(self, name: str) -> Any:
-        return type(self) if name == "__class__" else _refusing(self)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        _refusing(self)
-
-    def __repr__(self) -> str:
-        return object.__getattribute__(self, "text")  # type: ignore[no-any-return]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        _refusing(self)
+        if name == "__torch_function__":  # torch asks it of every argument
+            return object.__getattribute__(self, name)
+        if name != "__class__":
+            _refusing(self)
+        return type(self) if is_called_by_library(sys._getframe(1)) else class_of(self)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        refuse_shown((args, kwargs or {}))
+        refuse_changing((args, kwargs or {}))
 
-    vars().update(_trap(*_ALL))
-
-
-def _number(kind: type) -> Any:
-    """A number of which nothing can be read, apart from what prints it."""
-    parts = {n: getattr(kind, n) for n in {*dir(kind)} - _PLAIN - {"__getnewargs__", "__getformat__"}}
-    traps = {n: _refusing if callable(part) else property(_refusing) for n, part in parts.items()}
-    return type(kind.__name__, (kind,), traps)
+    vars().update(dict.fromkeys((*SHOWING, "__hash__", "__setattr__", "__delattr__"), _refusing))
 
 
-_Int, _Float = _number(int), _number(float)
+def class_of(value: Changing) -> type:
+    """The class that the user's code finds."""
+    kind: type | None = object.__getattribute__(value, "kind")
+    return _refusing(value) if kind is None else kind  # type: ignore[no-any-return]
 
 
-def shown(value: Any, what: str) -> Any:
-    """A number that can only be printed; other values as they are."""
-    if isinstance(value, tuple):
-        return tuple(shown(part, what) for part in value)
-    kind = _Int if type(value) is int else _Float if isinstance(value, float) else None
-    return value if kind is None else _named(kind(value), what)
+def is_called_by_library(frame: FrameType | None, between: tuple[str, ...] = ("<frozen abc>",)) -> bool:
+    """Is torch, Python or vgame the caller, apart from these files (by default that of `isinstance` of
+    numbers.Number)?"""
+    while frame is not None and frame.f_code.co_filename in between:
+        frame = frame.f_back
+    return frame is None or is_library_file(frame.f_code.co_filename)
 
 
-def trapped(value: Any, what: str) -> Any:
-    """A stand-in of any value, also of a flag, a text or None; no value at all stays none."""
-    if value is ABSENT:
-        return value
-    if isinstance(value, str):
-        return _named(_Text(value), what)
-    value = int(value) if isinstance(value, bool) else value
-    return shown(value, what) if is_number(value) else _Read(value, what)
-
-
-def is_number(value: Any) -> bool:
-    """Whether `shown` gives a stand-in of it: a number, or a tuple of numbers."""
-    if isinstance(value, tuple):
-        return bool(value) and all(map(is_number, value))
-    return type(value) is int or isinstance(value, float)
-
-
-def state_of(what: str) -> Any:
-    """An optimizer's state, which may not be read."""
-    return _named(_State(), what)
-
-
-def _named(made: Any, what: str) -> Any:
-    vars(made)["what"] = what
+@cache
+def _refusing_all(*kinds: type) -> type[Changing]:
+    """The class of stand-ins with the methods of these classes."""
+    methods = {n for kind in kinds for n in dir(kind) if n.startswith("__") and callable(getattr(kind, n, None))}
+    names = methods - _PLAIN - {*SHOWING}
+    made: type[Changing] = type("Changing", (Changing,), {"__slots__": (), **dict.fromkeys(names, _refusing)})
+    for pattern in (Sequence, Mapping):  # of a `match`
+        if issubclass(kinds[0], pattern):
+            pattern.register(made)
     return made
 
 
-def refuse_shown(arguments: Any) -> None:
+def trapped(value: Any, what: str, before: Any = ABSENT) -> Any:
+    """A stand-in of any value; of a tuple of numbers, a tuple of them; no value at all stays none. `before`: the value
+    of another step."""
+    if value is ABSENT:
+        return value
+    if isinstance(value, tuple) and is_number(value, before):
+        return tuple(trapped(part, what) for part in value)
+    kind = type(value) if before is ABSENT or type(before) is type(value) else None
+    return _refusing_all(*(_KINDS if kind is None else [kind]))(what, kind)
+
+
+def shown(value: Any, what: str, before: Any = ABSENT) -> Any:
+    """A stand-in of a number; other values as they are."""
+    return trapped(value, what, before) if is_number(value, before) else value
+
+
+def is_number(value: Any, before: Any = ABSENT) -> bool:
+    """Whether `shown` gives a stand-in of it: a number, or a tuple of numbers, as long as the one `before`."""
+    if not isinstance(value, tuple):
+        return type(value) is int or isinstance(value, float)
+    same = before is ABSENT or (isinstance(before, tuple) and len(before) == len(value))
+    return same and bool(value) and all(map(is_number, value))
+
+
+def is_trap(value: Any) -> bool:
+    """Whether `shown` gave it for a number."""
+    return isinstance(value, Changing) or (isinstance(value, tuple) and any(map(is_trap, value)))
+
+
+def refuse_changing(arguments: Any) -> None:
     """Raise ProgramError if a stand-in is an argument of a function of torch, which reads it without a call."""
     for leaf in tree_leaves(arguments):
-        if isinstance(leaf, _Int | _Float | _Text | _Read):
+        if isinstance(leaf, Changing):
             raise refused(object.__getattribute__(leaf, "what"))

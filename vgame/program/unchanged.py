@@ -24,6 +24,7 @@ from vgame.program.functions_held import LEAVES, LIVE, STANDARD, Reader, parts
 from vgame.program.hidden_state import differing, values_outside
 from vgame.program.named import CALLED, WHOLE
 from vgame.program.stand_ins import held_by
+from vgame.tasks.reach import is_own_class
 
 
 @contextmanager
@@ -76,21 +77,29 @@ def _class_attributes(kind: type) -> list[tuple[str, Any]]:
     return [(path, value) for path, value in held if ".__" not in path and isinstance(value, (*LEAVES, *STANDARD))]
 
 
-def _held_functions(owner: Any, shared: Set[int]) -> list[Any]:
-    """Functions shared by a copy: in attributes, containers and plain objects; also these methods and partials."""
+def _held_by(owner: Any, shared: Set[int]) -> list[Any]:
+    """Functions and plain objects in attributes, containers and plain objects. `shared`: methods and partials that are
+    taken as they are."""
     found, seen, todo = [], set(), [vars(owner)]
     while todo:
         value = todo.pop()
         if id(value) in seen or isinstance(value, (*LEAVES, *LIVE, torch.Tensor, ModuleType, type)):
             continue
         seen.add(id(value))
+        found.append(value)
         if isinstance(value, FunctionType) or id(value) in shared:
-            found.append(value)
-        elif isinstance(value, MethodType):
+            continue
+        if isinstance(value, MethodType):
             todo += [value.__func__, value.__self__]
         else:
             todo += [part for _, part in parts("", value)]
     return found
+
+
+def _functions(owner: Any, shared: Set[int]) -> list[Any]:
+    """Functions that a copy shares, of the owner's class and held by it; also these methods and partials."""
+    held = [v for v in _held_by(owner, shared) if isinstance(v, FunctionType) or id(v) in shared]
+    return [*_own_functions(type(owner)), *held]
 
 
 def only_reading(owners: Iterable[Any], model: nn.Module | None) -> dict[int, Any]:
@@ -133,8 +142,9 @@ def _given(called: Any) -> list[Any]:
 def _reader(owners: Sequence[Any], model: nn.Module | None) -> Reader:
     """What functions of owners read besides their arguments, and the values of the owners' classes."""
     shared = only_reading(owners, model).keys()
-    functions = [f for owner in owners for f in (*_own_functions(type(owner)), *_held_functions(owner, shared))]
-    classes = [part for each in owners for part in _class_attributes(type(each))]
+    functions = [f for owner in owners for f in _functions(owner, shared)]
+    held = {type(v) for owner in owners for v in _held_by(owner, shared)}
+    classes = [part for kind in {*map(type, owners), *filter(is_own_class, held)} for part in _class_attributes(kind)]
     reader = Reader(model)
     reader.read(*(("", "", f, CALLED) for f in functions), *((path, "", v, WHOLE) for path, v in classes))
     return reader
@@ -144,7 +154,7 @@ def _held(owners: Sequence[Any], model: nn.Module) -> dict[str, Any]:
     """The numbers and texts that owners hold, by path, without those that their functions reach."""
     shared, found = only_reading(owners, model).keys(), dict[str, tuple[Any, ...]]()
     for owner in owners:
-        for path, value in held_by(owner, *_own_functions(type(owner)), *_held_functions(owner, shared)):
+        for path, value in held_by(owner, *_functions(owner, shared)):
             if isinstance(value, LEAVES):
                 found[path] = (*found.get(path, ()), value)
     return found

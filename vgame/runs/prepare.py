@@ -63,7 +63,7 @@ def prepare_without_log(
     task = task_from(task, start)
     schedule, steps = start.schedule(job.schedule), start.before + job.steps
     lowered: Lowered = lower_task(task, schedule, steps, listener)
-    warn_of_untrained(task, schedule, lowered.without_gradient)
+    warn_of_untrained(task, schedule, lowered.without_gradient, lowered.marks.played)
     keys = module_keys(task.model)
     _refuse_other_keys(task.model, keys)
     state, scalars = placed(start, lowered).lowered(lowered)

@@ -16,7 +16,7 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import date, timedelta
@@ -57,16 +57,23 @@ _HOLDERS = {"__main__", "types", "argparse", "collections", "queue", "weakref"}
 _INSIDE = {"training", "_parameters", "_buffers"}
 
 
-def reached(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """(name, value) of the roots and everything reachable from them that belongs to the user or holds such values."""
+def reached(
+    roots: Iterable[tuple[str, Any]], also: Callable[[Any], Iterable[Any]] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """(name, value) of the roots and everything reachable from them that belongs to the user or holds such values.
+    `also`: gives further parts of a value."""
     todo, seen = [(name, "", value) for name, value in roots], set[int]()
     while todo:
         name, where, value = todo.pop()
         if isinstance(value, LEAVES):
             yield name + where, value
+            if also and isinstance(value, torch.Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                todo += [(name, where, part) for part in also(value)]
         elif id(value) not in seen:
             seen.add(id(value))
             yield name + where, value
+            todo += [(name, where, part) for part in also(value)] if also else []
             if isinstance(value, FunctionType):
                 todo += _of_function(value)
             else:
