@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import vgame
 from vgame.errors import ProgramError
+from vgame.program.decompositions import Opened
 from vgame.program.lower import lower_task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -114,6 +115,13 @@ def test_a_part_that_another_loss_thaws_is_refused() -> None:
     ordered.model.critic[0].requires_grad_(False)
     with pytest.raises(ProgramError, match=r"sets requires_grad of critic.0.weight, test_state_of_turns.py line \d+"):
         captured(ordered)
+
+
+def test_no_tensor_has_the_name_of_one_that_is_gone() -> None:
+    """Python gives the `id` of an object that is gone to another one."""
+    opened = Opened()
+    opened.show([("weight", torch.ones(1))])
+    assert {opened.name_of(torch.ones(1)) for _ in range(100)} == {None}
 
 
 @pytest.mark.parametrize("make", [lambda m, b: torch.randn(8, 2), lambda m, b: b["z"] + m.critic[3].bias])

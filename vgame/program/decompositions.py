@@ -168,9 +168,18 @@ class Opened(TorchFunctionMode):
         super().__init__()
         self.printed, self.caught = printed or Printed(), caught or Caught()
         self.known, self.frozen = Known(), tuple(frozen)
-        self.parameters: dict[int, str] = {}  # names of the model's parameters, by `id`
+        self._parameters: dict[int, tuple[str, torch.Tensor]] = {}  # by `id`, which this keeps from other tensors
         self.decided: list[str] = []  # reads of numbers or shapes from unknown values, with their places
         self.backward, self.entered = ExitStack(), 0
+
+    def show(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """The model's parameters and buffers from here on, with their names."""
+        self._parameters = {id(p): (name, p) for name, p in parameters}
+
+    def name_of(self, tensor: Any) -> str | None:
+        """The name of a parameter or buffer of the model."""
+        name, _ = self._parameters.get(id(tensor), (None, None))
+        return name
 
     def __enter__(self) -> Opened:
         if not self.entered:
@@ -315,7 +324,7 @@ class Opened(TorchFunctionMode):
         """Raise ProgramError if the user's code reads what differs between the steps of a loop, but not of a job."""
         if is_library_file(sys._getframe(3).f_code.co_filename):
             return
-        name, where = self.parameters.get(id(tensor)), here()
+        name, where = self.name_of(tensor), here()
         if function == GRADIENT and name is not None and tensor.grad is None:
             raise ProgramError(
                 f"the loss reads the gradient of {name}{where}, which is that of the step before until zero_grad() is "

@@ -115,7 +115,7 @@ class Step:
         task_loss, shared = self.task.losses[number], number < len(self.task.losses) - 1  # its batch, by later losses
         own = {**dict(self.task.model.named_parameters()), **dict(self.task.model.named_buffers())}
         parameters = {n: self._parameter(p, own[n], n, first is not None) for n, p in parameters.items()}
-        self.opened.parameters = {id(p): n for n, p in (*own.items(), *parameters.items())}
+        self.opened.show((*own.items(), *parameters.items()))
         buffers = {n: _posing(t.clone(), own[n]) for n, t in buffers.items()}
         batch = {n: t.detach() if shared else t.clone() for n, t in batch.items()}
         given, self.inner = dict(batch), ""
@@ -257,7 +257,7 @@ class _Switches(TorchFunctionMode):
         self.step = step
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in SWITCHES and (name := self.step.opened.parameters.get(id(args[0]))):
+        if function in SWITCHES and (name := self.step.opened.name_of(args[0])):
             self.step.switched[name] = own_line(traceback.extract_stack(limit=DEEP))
         return function(*args, **(kwargs or {}))
 
