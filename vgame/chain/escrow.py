@@ -139,12 +139,16 @@ class EscrowContract:
                 return Event(event.event_name, args, quantity(log["blockNumber"]), bytes(log["transactionHash"]).hex())
         return None
 
-    def send(self, name: str, *args: Any, value: int = 0, effect: Callable[[], bool]) -> None:
-        """Send a call until most endpoints show its `effect`. One that would revert, as more endpoints show than not,
-        is not sent; then ContractError, unless another account was faster."""
+    def send(self, name: str, *args: Any, value: int = 0, effect: Callable[[], bool] | None = None) -> None:
+        """Send a call until most endpoints show its `effect`; once, if none is given. One that would revert, as more
+        endpoints show than not, is not sent; then ContractError, unless another account was faster."""
         assert self.game.wallet is not None, "a read-only Game cannot send"
+        call = lambda: self._send(name, args, value)  # noqa: E731
         try:
-            send_until(self.game.wallet, name, lambda: self._send(name, args, value), lambda _: effect())
+            if effect is None:
+                call()
+            else:
+                send_until(self.game.wallet, name, call, lambda _: effect())
         except ContractError as error:
             raise explained(error) from None
 
