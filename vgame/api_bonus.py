@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vgame.agents import bonus
 from vgame.api_run import Run
+from vgame.chain.deployment import deploy_part
 from vgame.chain.escrow import NAME, EscrowContract
 from vgame.chain.game import Game
 from vgame.job.bundle import Bundle
@@ -24,9 +25,9 @@ class Escrow(EscrowContract):
 
     @classmethod
     def deploy(cls, game: Game) -> Escrow:
-        """Deploy a new escrow for a game on its chain."""
+        """Deploy an escrow for a game on its chain, unless the account's last transaction has done so."""
         assert game.wallet is not None
-        return cls(game, game.wallet.deploy(NAME, game.address))
+        return cls(game, deploy_part(game.wallet, NAME, game.address))
 
     def promise(
         self,

@@ -24,8 +24,9 @@ from vgame.chain import game as contract
 from vgame.chain.agreed import checked
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
+from vgame.chain.deployment import deploy
 from vgame.chain.records import checksum_address
-from vgame.chain.wallet import Wallet, deploy_game
+from vgame.chain.wallet import Wallet
 from vgame.dispute.trainer import Trainer
 from vgame.errors import VgameError
 from vgame.execute.devices import find, use_device
@@ -72,8 +73,9 @@ class Game(contract.Game):
 
     @classmethod
     def deploy(cls, wallet: Wallet) -> Game:
-        """Deploy a new game on the wallet's chain."""
-        return cls(wallet.chain, deploy_game(wallet), wallet)
+        """Deploy a game on the wallet's chain. Parts that the account's last transactions have deployed are used: after
+        an interruption the same call goes on."""
+        return cls(wallet.chain, deploy(wallet), wallet)
 
     def post(self, bundle: Bundle, nonce: int = 0) -> Order:
         """Order a bundle's job; pays its reward. To repeat an order, use another `nonce`."""

@@ -14,7 +14,7 @@ from bonus_stage import AMOUNT, Stage, Trained, task, trained  # noqa: F401 (a f
 from test_delivery_few_lies import Turns
 
 import vgame
-from vgame.chain import agreed
+from vgame.chain import agreed, escrow
 from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import NONE
 from vgame.chain.records import Phase
@@ -41,11 +41,11 @@ class Three(Turns):
         raise problems[0]
 
 
-def among(monkeypatch: pytest.MonkeyPatch, escrow: vgame.Escrow, lies: dict[int, Callable[[Any], Any]]) -> Turns:
+def among(monkeypatch: pytest.MonkeyPatch, mine: vgame.Escrow, lies: dict[int, Callable[[Any], Any]]) -> Turns:
     """The escrow asks three endpoints, of which some show another bonus."""
-    turns, usual = Three(), escrow._shown
-    monkeypatch.setattr(escrow.game.chain, "turns", turns)
-    escrow._shown = lambda identity: lies.get(turns.at, lambda found: found)(usual(identity))  # type: ignore[method-assign]
+    turns, usual = Three(), mine._shown
+    monkeypatch.setattr(mine.game.chain, "turns", turns)
+    mine._shown = lambda identity: lies.get(turns.at, lambda found: found)(usual(identity))  # type: ignore[method-assign]
     return turns
 
 
@@ -270,6 +270,17 @@ def test_a_transaction_that_reverted_is_told(stage: Stage, monkeypatch: pytest.M
         mine.close(stage.id)
 
 
+def just_before(monkeypatch: pytest.MonkeyPatch, race: Callable[[], object]) -> None:
+    """Once, before the gas of a call is estimated."""
+    races, usual = iter([race]), escrow.middle_of
+
+    def middle_of(*args: Any) -> int:
+        next(races, lambda: None)()
+        return usual(*args)
+
+    monkeypatch.setattr(escrow, "middle_of", middle_of)
+
+
 @pytest.mark.parametrize("step", ["start", "giveBack"])
 def test_a_call_that_a_stranger_has_made_just_before_is_no_error(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, step: str
@@ -281,8 +292,7 @@ def test_a_call_that_a_stranger_has_made_just_before_is_no_error(
         other.start(stage.id)
         stage.chain.advance(mine.promised(stage.id).terms.window + 1)
     call = other.start if step == "start" else other.give_back
-    race = iter([lambda: call(stage.id)])
-    monkeypatch.setattr("vgame.chain.escrow.use_middle", lambda *_: next(race, lambda: None)())
+    just_before(monkeypatch, lambda: call(stage.id))
     assert mine.close(stage.id) == ("started" if step == "start" else "returned")
     assert mine.credits(stage.client.wallet.address) == 0
 
@@ -295,8 +305,7 @@ def test_a_bonus_that_was_paid_just_before_is_not_told_as_returned(
     job, run = stage.evaluation("paid just before it is given back")
     stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
     other, mine = stage.seen_by(trainer.game), stage.seen_by(stage.client)
-    race = iter([lambda: other.pay(stage.id, job, stage.trained.run, run)])
-    monkeypatch.setattr("vgame.chain.escrow.use_middle", lambda *_: next(race, lambda: None)())
+    just_before(monkeypatch, lambda: other.pay(stage.id, job, stage.trained.run, run))
     with pytest.raises(ContractError, match="NoBonus"):
         mine.close(stage.id)
     assert mine.close(stage.id) == "paid"
@@ -357,7 +366,7 @@ def test_a_receipt_alone_pays_nothing(stage: Stage, monkeypatch: pytest.MonkeyPa
     mine = stage.seen_by(trainer.game)
     among(monkeypatch, mine, {0: lambda found: replace(found, settled_at=9, paid=True)})
     monkeypatch.setattr(mine.game.wallet, "send", lambda *_: {"status": 1, "logs": []})
-    with pytest.raises(NotYet, match=r"receipt of `pay`, but most endpoints do not show its effect"):
+    with pytest.raises(NotYet, match=r"receipt of `pay` was shown, but most endpoints do not show its effect"):
         mine.pay(stage.id, job, stage.trained.run, run)
 
 

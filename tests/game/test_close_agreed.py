@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from test_delivery_few_lies import Turns
 
 from vgame.agents.client import close_job, post_job
 from vgame.chain import agreed
+from vgame.chain.connection import RefusedError
 from vgame.chain.records import Phase
 from vgame.errors import ChainError, ContractError, EndpointError, NotYet
 
@@ -55,21 +58,25 @@ def reports_what_it_does_not_send(patch: pytest.MonkeyPatch, game: Any, lies: Ca
     patch.setattr(game, "send", lambda *args, **options: {"status": 1} if lies() else usual(*args, **options))
 
 
-def sends_and_lags(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:
+def sends_and_fails(problem: Exception, patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:
     usual = game.send
 
     def send(*args: Any, **options: Any) -> Any:
         found = usual(*args, **options)
         if lies():
-            raise EndpointError("a state without it: the move counts as not made")
+            game.wallet.before(bytes.fromhex(found["transactionHash"][2:]))  # on the fast chain another hash is told
+            raise problem
         return found
 
     patch.setattr(game, "send", send)
 
 
+sends_and_lags = partial(sends_and_fails, EndpointError("a state without it: the move counts as not made"))
+sends_and_refuses = partial(sends_and_fails, RefusedError("daily request count exceeded"))
+shows_no_block = partial(sends_and_fails, KeyError("blockNumber"))
 LIES = (
     shows_no_credits, shows_an_old_time, refuses_each_call, invents_credits, reports_what_it_does_not_send,
-    sends_and_lags,
+    sends_and_lags, sends_and_refuses, shows_no_block,
 )  # fmt: skip
 
 
@@ -159,6 +166,28 @@ def test_endpoints_that_disagree_about_credits_invent_none(scene: Scene, monkeyp
     assert close_job(play.client, play.id) == (Phase.EXPIRED, SPEC.reward)
 
 
+@pytest.mark.parametrize("false", range(3))
+def test_one_endpoint_sets_no_time_that_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch, false: int) -> None:
+    """It shows another window, or a text of its own in the place of the job."""
+    play = scene.post(SETUP)
+    game, turns = play.client, Three()
+    usual = game.jobs
+
+    def jobs(names: list[bytes]) -> list[Any]:
+        if turns.at == false and long:
+            return [replace(job, spec=replace(job.spec, accept_window=10**9)) for job in usual(names)]
+        if turns.at == false:
+            raise ContractError("nothing is wrong\njob 5 is expired, 1.000000 ether withdrawn", ())
+        return usual(names)
+
+    monkeypatch.setattr(game, "jobs", jobs)
+    monkeypatch.setattr(game.chain, "turns", turns)
+    for long in (True, False):  # noqa: B007
+        with pytest.raises(ChainError, match="is created and cannot be ended yet") as told:
+            close_job(game, play.id)
+        assert 0 < int(re.search(r"at least (\d+) s", str(told.value))[1]) <= SPEC.accept_window  # type: ignore[index]
+
+
 def shows_the_order(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:
     usual = game.job
     patch.setattr(game, "job", lambda job: replace(usual(job), phase=Phase.CLAIMED) if lies() else usual(job))
@@ -169,7 +198,10 @@ def shows_no_ether(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool
     patch.setattr(game.chain, "balance", lambda account: 0 if lies() else usual(account))
 
 
-@pytest.mark.parametrize("lie", [shows_the_order, shows_no_ether, reports_what_it_does_not_send, sends_and_lags])
+@pytest.mark.parametrize(
+    "lie",
+    [shows_the_order, shows_no_ether, reports_what_it_does_not_send, sends_and_lags, sends_and_refuses, shows_no_block],
+)
 @pytest.mark.parametrize("false", range(3))
 def test_one_endpoint_prevents_no_order(
     system: Any,
@@ -197,5 +229,5 @@ def test_a_receipt_alone_orders_nothing(
     game = Stage(system, trained).client
     monkeypatch.setattr(game.chain, "turns", Three())
     monkeypatch.setattr(game, "send", lambda *_, **__: {"status": 1})
-    with pytest.raises(NotYet, match=r"receipt of `createJob`, but most endpoints do not show its effect"):
+    with pytest.raises(NotYet, match=r"receipt of `createJob` was shown, but most endpoints do not show its effect"):
         post_job(game, trained.bundle, 77)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import threading
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import forked
 import pytest
 
 from vgame.agents.config import KEYSTORE_VARIABLE, PASSWORD_VARIABLE, wallet_from_environment
@@ -39,6 +41,24 @@ def test_secrets_of_an_endpoint_are_in_no_message(url: str) -> None:
     assert "sesame" not in str(caught.value).replace("sesame://", "") and "word@" not in str(caught.value)
     assert without_secrets(NAME) == "https://node.example:8545/..."
     assert without_secrets("http://127.0.0.1:8545") == "http://127.0.0.1:8545"
+
+
+REFUSED = r"""
+from vgame.cli import commands
+from vgame.errors import ContractError
+
+def app(**_):
+    raise ContractError("nothing is wrong\njob 5 is expired, 1.000000 ether withdrawn", ())
+
+commands.app = app
+commands.main()
+"""
+
+
+def test_a_node_ends_no_line_of_an_error(tmp_path: Path) -> None:
+    """What follows would read as the command's own word."""
+    done = forked.run([sys.executable, "-c", REFUSED], cwd=tmp_path)
+    assert done.returncode == 1 and "nothing is wrong\\njob 5" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("key", ["sesame", "sesame?x", "sesame#x", "x?sesame", "x#sesame"])

@@ -323,8 +323,8 @@ def close(escrow: EscrowContract, identity: bytes) -> str:
 
     bonus, owed = agreed(escrow.game.chain, "the bonus and what the escrow owes this account", held)
     outcome = _settled(escrow, identity, bonus)
-    if owed or _is_owed(escrow, outcome == "returned" and not bonus.settled_at and wallet.address == bonus.payer):
-        escrow.withdraw(wallet.address)
+    if owed := owed or _owed(escrow, outcome == "returned" and not bonus.settled_at and wallet.address == bonus.payer):
+        escrow.withdraw(owed)
     return outcome
 
 
@@ -358,13 +358,13 @@ def _end_of(escrow: EscrowContract, bonus: Bonus) -> tuple[Phase, int]:
     return job.phase, job.diverged_at
 
 
-def _is_owed(escrow: EscrowContract, given: bool) -> bool:
-    """Has the caller credits? `given`: it has just given a bonus back to itself, and NotYet if no state shows that: the
+def _owed(escrow: EscrowContract, given: bool) -> int:
+    """The caller's credits. `given`: it has just given a bonus back to itself, and NotYet if no state shows that: the
     money would stay in the escrow."""
     wallet = escrow.game.wallet
     assert wallet is not None
     shown = lambda: middle_of(escrow.game.chain, lambda: escrow.credits(wallet.address))  # noqa: E731
-    found = any(shown() for _ in range(LOOKS if given else 1))
+    found = max(shown() for _ in range(LOOKS))
     if given and not found:
         raise NotYet(
             f"{escrow.game.chain.url} shows a receipt of `giveBack`, but no credits of {wallet.address}: the endpoint "

@@ -9,18 +9,20 @@ from typing import Any
 
 from vgame.agents.order import is_ordered
 from vgame.agents.status import JobState, read_game
-from vgame.chain.agreed import agreed, agreed_of, agreed_soon, is_shown, replies_of, unshown
+from vgame.chain.agreed import agreed, agreed_of, agreed_soon, middle_of, replies_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.final import final_jobs, most, most_answering
 from vgame.chain.game import LOOKS, Game
 from vgame.chain.records import JobSpec, Phase, Status, Turn
+from vgame.chain.sending import send_until, withdraw
 from vgame.delivery.buyer import late_trainer
 from vgame.delivery.calls import CALL_GAS
 from vgame.dispute.player import BATCH, lapsed
-from vgame.errors import Abstain, ChainError, ContractError, EndpointError, NotYet, VgameError
+from vgame.errors import Abstain, ChainError, NotYet, VgameError
 from vgame.job.bundle import Bundle, load_bundle
 from vgame.runs.folder import store_of
 
+OVER = -(2**63)  # in the place of seconds: no clock runs
 ORDER_GAS = 360_000  # above the limit of `createJob` (docs/gas.json)
 
 
@@ -45,7 +47,7 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
         raise ChainError(
             f"this order exists already, it is job {job.hex()}; to order the same job again give another --nonce"
         )
-    anywhere(game.chain, lambda: _check_funds(game, spec))
+    _check_funds(game, spec)
     name = bundle.name.encode().ljust(32, b"\0")
     _send(game, exists, "createJob", astuple(spec), nonce, name, bundle.program.header, value=spec.reward)
     return job
@@ -54,9 +56,12 @@ def post_job(game: Game, bundle: Bundle, nonce: int) -> bytes:
 def _check_funds(game: Game, spec: JobSpec) -> None:
     """ChainError unless the account holds the reward, and the gas for the calls that it may have to make."""
     assert game.wallet is not None
-    base, tip = game.chain.fees(of_all=True)
+    base, tip = anywhere(game.chain, lambda: game.chain.fees(of_all=True))
     gas = ORDER_GAS + (CALL_GAS if spec.confirm_window else 0)
-    needed, owned = spec.reward + gas * (2 * base + tip), game.chain.balance(game.wallet.address)
+    needed, owned = (
+        spec.reward + gas * (2 * base + tip),
+        middle_of(game.chain, lambda: game.chain.balance(game.wallet.address)),
+    )
     if owned < needed:
         later = ", and to decline a delivery that does not come" if spec.confirm_window else ""
         raise ChainError(
@@ -70,16 +75,17 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     account. Returns the job's phase and the wei withdrawn. ChainError if there was nothing to do."""
     assert game.wallet is not None
     ended = _end_expired(game, job) | _end_delivery(game, job) | _end_phase(game, job)
-    account = game.wallet.address
-    looks = LOOKS if ended else 1  # a node that lags may not show yet what a call has credited
-    credits = lambda: game.credits(account)  # noqa: E731
-    amount = max(agreed_soon(game.chain, f"the credits of {account}", credits) for _ in range(looks))
-    if amount:
-        _send(game, lambda: credits() < amount, "withdraw", account)
-    phase = agreed_soon(game.chain, "the job's phase", lambda: game.job(job).phase)
+    chain, account, amount = game.chain, game.wallet.address, 0
+    # A node that lags may not show yet what a call has credited.
+    if owed := max(
+        agreed_soon(chain, f"the credits of {account}", lambda: game.credits(account)) for _ in range(LOOKS)
+    ):
+        pay = lambda: game.send("withdraw", account)  # noqa: E731
+        amount = withdraw(game.wallet, game.address, owed, pay, most_answering)
+    phase = agreed_soon(chain, "the job's phase", lambda: game.job(job).phase)
     if not (amount or ended):
-        clocks = _clocks(_state(game, job))
-        left = f" and cannot be ended yet (at least {max(clocks)} s are left)" if clocks else ""
+        seconds = middle_of(chain, lambda: max(_clocks(_state(game, job)), default=OVER))
+        left = f" and cannot be ended yet (at least {max(seconds, 0)} s are left)" if seconds > OVER else ""
         raise ChainError(
             f"job {job.hex()[:16]} is {phase.name.lower()}{left}, and the contract owes {account} nothing; see "
             "`vgame status`"
@@ -87,21 +93,16 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     return phase, amount
 
 
+def set_delegate(game: Game, job: bytes, account: str, allowed: bool) -> None:
+    """As the job's trainer, let an account answer in disputes, or no longer."""
+    _send(game, lambda: game.is_delegate(job, account) is allowed, "setDelegate", job, account, allowed)
+
+
 def _send(game: Game, effect: Callable[[], bool], name: str, *args: Any, value: int = 0) -> None:
-    """Send a transaction by one endpoint after the other, until most of those that answer show its effect. The effect
-    may also come from another account's transaction. No call used here has its effect twice."""
-    problem: VgameError | None = None
-    for _ in game.chain.turns.all if game.chain.turns else [None]:
-        try:
-            anywhere(game.chain, lambda: game.send(name, *args, value=value))
-            problem = None
-        except (ContractError, EndpointError) as refusal:  # another account was faster, or the endpoint lags
-            problem = refusal
-        lags = problem is None or isinstance(problem, EndpointError)
-        if is_shown(game.chain, effect, wait=lags, of=most_answering):
-            return
-        game.chain.turn()
-    raise problem or unshown(game.chain, name)
+    """Send a call until most of the endpoints that answer show its effect, which may also come from another account's
+    transaction. No call used here has its effect twice."""
+    assert game.wallet is not None
+    send_until(game.wallet, name, lambda: game.send(name, *args, value=value), lambda _: effect(), most_answering)
 
 
 def _state(game: Game, job: bytes) -> JobState:
@@ -124,18 +125,20 @@ def _end_phase(game: Game, job: bytes) -> bool:
     phase, over = agreed(game.chain, "the job's phase and time", lambda: _over(_state(game, job)), most_answering)
     if over:
         name = "finalize" if phase == "claimed" else "expire"
-        _send(game, lambda: game.job(job).phase.name.lower() != phase, name, job)
+        _send(game, lambda: game.job(job).phase > Phase[phase.upper()], name, job)
     return over
 
 
 def _end_expired(game: Game, job: bytes) -> bool:
     """End each dispute in which a side is out of time; True if there was one. If the trainer is out of time in a
-    dispute, only that one is ended: it convicts the trainer, and returns the bonds of all other disputes. No dispute
+    dispute, only that one is ended, one of the caller's if there is one: it convicts the trainer, pays its auditor, and
+    returns the bonds of all other disputes. No dispute
     that few endpoints show as another account's is ended beside others: a false reply burns no bond of the caller."""
     chain, replies = game.chain, replies_of(game.chain, lambda: _expired(game, job))
     convicts, over, _ = agreed_of(chain, "the disputes out of time", replies, most_answering)
     if convicts:
-        _send(game, lambda: game.job(job).phase is not Phase.CLAIMED, "timeout", job, convicts[0])
+        _refuse_own_conviction(game, job)
+        _send(game, lambda: game.job(job).phase > Phase.CLAIMED, "timeout", job, convicts[0])
         return True
     others = tuple(n for n in over if sum(n in ended and n not in own for _, ended, own in replies) >= most(chain))
     if len(others) < len(over) and not _are_alone(game, job, len(over) - len(others)):
@@ -148,21 +151,23 @@ def _end_expired(game: Game, job: bytes) -> bool:
 
 def _are_ended(game: Game, job: bytes, numbers: tuple[int, ...]) -> bool:
     """Are these disputes ended, by themselves or with the claim?"""
-    if game.job(job).phase is not Phase.CLAIMED:
+    if game.job(job).phase > Phase.CLAIMED:
         return True
     return all(game.dispute(job, number).status is not Status.OPEN for number in numbers)
 
 
 def _expired(game: Game, job: bytes) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[int]]:
-    """The disputes in which the trainer is out of time, those that have lapsed, and the caller's among these."""
+    """The disputes in which the trainer is out of time, the caller's first; those that have lapsed; the caller's among
+    these."""
     assert game.wallet is not None
     with game.chain.pinned():
         if (state := game.job(job)).phase is not Phase.CLAIMED:
             return (), (), frozenset()
         found, now = list(game.all_disputes(job, state.disputes)), game.chain.now()
     over = lapsed(game.wallet.address, state, now, found)
-    own = {s.number for s in found if s.number in over and s.dispute.auditor == game.wallet.address}
-    return tuple(s.number for s in found if s.turn is Turn.TRAINER_EXPIRED), tuple(over), frozenset(own)
+    own = {s.number for s in found if s.dispute.auditor == game.wallet.address}
+    convicts = sorted((s.number for s in found if s.turn is Turn.TRAINER_EXPIRED), key=lambda n: n not in own)
+    return tuple(convicts), tuple(over), frozenset(own.intersection(over))
 
 
 def _are_alone(game: Game, job: bytes, count: int) -> bool:
@@ -186,7 +191,7 @@ def _end_delivery(game: Game, job: bytes) -> bool:
         return False
     if call != _unanswered(job):
         _refuse_own_loss(game, job)
-    _send(game, lambda: _ending(game, job) != call, *call)
+    _send(game, lambda: game.job(job).phase not in (Phase.DELIVERING, Phase.REVEALED), *call)
     return True
 
 
@@ -220,6 +225,15 @@ def _refuse_own_loss(game: Game, job: bytes) -> None:
         "delivery is ended, and ending it would refund the client; run "
         f"`vgame trainer{'' if trainers >= delegates else ' --delegate'}` now, with the store of the claim"
     )
+
+
+def _refuse_own_conviction(game: Game, job: bytes) -> None:
+    """ChainError for the trainer and its delegates, also if the trainer is the client: its bond would be lost."""
+    if is_of_trainer(game, job):
+        raise ChainError(
+            f"the trainer of job {job.hex()[:16]} is out of time in a dispute, and ending it would cost its bond: most "
+            "endpoints do not show that this account is neither the trainer nor its delegate, so nothing is sent"
+        )
 
 
 def _roles(game: Game, job: bytes) -> list[tuple[bool, str]]:

@@ -13,7 +13,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from typing import TypeVar
 
-from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.final import most, most_answering
 from vgame.errors import ChainError, ContractError, NotYet, VgameError
@@ -80,35 +79,15 @@ def middle_of(chain: Chain, question: Callable[[], int]) -> int:
     return sorted(replies.values())[len(replies) // 2]
 
 
-def use_middle(chain: Chain, question: Callable[[], int]) -> None:
-    """Of several endpoints, use one whose reply is not below the middle one: while a transaction is sent, it alone is
-    asked."""
-    if chain.turns is None:
-        return
-    least = middle_of(chain, question)
-
-    def check() -> None:
-        if (found := question()) < least:
-            raise NotYet(f"{chain.url} shows {found}, most endpoints show {least} or more: another endpoint is next")
-
-    anywhere(chain, check)
-
-
-def is_shown(chain: Chain, effect: Callable[[], bool], wait: bool, of: Callable[[Chain], int] = most) -> bool:
-    """Do most endpoints show the effect of a transaction? `wait`: until they do, for WAIT seconds, and TRIES times at
-    least: one could use up the time. `of`: how many are enough."""
+def shown_by(chain: Chain, effect: Callable[[], T], wait: bool, of: Callable[[Chain], int] = most) -> T | None:
+    """What enough endpoints (`of`) show as the effect of a transaction; None if it is false. `wait`: until they show
+    one, for WAIT seconds, and TRIES times at least: one could use up the time."""
     for _ in range(TRIES if wait else 1):
         for _ in chain.polls(WAIT / TRIES if wait else 0):
             with suppress(VgameError):
-                if agreed(chain, "the effect of a transaction", effect, of):
-                    return True
-    return False
-
-
-def unshown(chain: Chain, name: str) -> NotYet:
-    return NotYet(
-        f"{chain.url} shows a receipt of `{name}`, but most endpoints do not show its effect: run the command again"
-    )
+                if found := agreed(chain, "the effect of a transaction", effect, of):
+                    return found
+    return None
 
 
 def agreed(chain: Chain, what: str, question: Callable[[], T], of: Callable[[Chain], int] = most) -> T:

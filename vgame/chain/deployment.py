@@ -1,36 +1,149 @@
-"""The game's address on each chain: a registry file that `vgame deploy` writes and every command reads.
+"""The deployment of a game, and its address on each chain: a registry file that `vgame deploy` writes and every command
+reads.
 
     {"1": {"game": ADDRESS, "parts": {CONTRACT: {"address": ADDRESS, "code": KECCAK-256 OF ITS CODE, hex}}}, ...}
 
 In: a game whose code was compared with this version's; or a file. Out: the file; or an address and the number of its
 chain. The hashes are for other tools: vgame itself compares the code with its own artifacts before every use.
+
+Each transaction of a deployment is paid, so one that was interrupted goes on: the address of a contract follows from
+its account and the number of the transaction, and a part that the account's last transactions have made is not made
+again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import rlp
 from web3 import Web3
 
-from vgame.chain.agreed import agreed
+from vgame.chain.abi import artifact
+from vgame.chain.agreed import agreed, agreed_soon, middle_of
+from vgame.chain.anywhere import anywhere
 from vgame.chain.connect import named_chain
-from vgame.chain.connection import Chain
+from vgame.chain.connection import Chain, quantity
 from vgame.chain.final import most_answering
 from vgame.chain.game import Game
 from vgame.chain.records import checksum_address
+from vgame.chain.sending import send_until
+from vgame.chain.wallet import Wallet, deploy_game
 from vgame.errors import ChainError, VgameError
-from vgame.system.files import parse_json, read_file, write_atomic
+from vgame.system.files import MODE, half_file, parse_json, read_file, write_atomic
+from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 MOST = 2**20  # maximum bytes of a registry
+ORDER = ("Pointwise", "Referee", "Logged", "Settlement", "Delivery", "VerificationGame")  # as `deploy_game` makes them
+
+
+def deploy(wallet: Wallet, listener: NullProgress = NULL_PROGRESS, before: Callable[[], None] = lambda: None) -> str:
+    """Deploy a game, or go on with one; returns its address. `before`: called before the first transaction."""
+    parts = _Parts(wallet, ORDER, before)
+    return deploy_game(cast(Wallet, parts), listener=listener)  # of a wallet it uses `deploy` alone
+
+
+def deploy_part(wallet: Wallet, name: str, *args: str) -> str:
+    """Deploy one contract, unless the account's last transactions have made it; returns its address."""
+    return _Parts(wallet, [name]).deploy(name, *args)
+
+
+class _Parts:
+    """Contracts of this version that an account deploys, in this order."""
+
+    def __init__(self, wallet: Wallet, names: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
+        self.wallet, self.names, self.before, self.sends = wallet, names, before, 0
+        count = anywhere(wallet.chain, lambda: wallet.chain.middle(self._count))
+        #: Numbers of transactions that may have made the next part: own ones, and a few of other processes.
+        self.first, self.end = max(count - len(names), 0), count + 2
+
+    def _count(self, eth: Any) -> int:
+        return quantity(eth.get_transaction_count(self.wallet.address, "latest"))
+
+    def deploy(self, name: str, *args: str) -> str:
+        """The address of a part, as most endpoints show it, with these constructor arguments. A receipt may name
+        any."""
+        chain = self.wallet.chain
+        made = lambda *_: self._made(name, args)  # noqa: E731
+        address = agreed_soon(chain, f"the address of {name}", made)
+        if not address:
+            if not self.sends:
+                self._check_funds(name)
+                self.before()
+            address = send_until(self.wallet, f"deploy {name}", lambda: self._send(name, args), made, most_answering)
+        self.first = 1 + next(n for n in range(self.first, self.end) if self._address(n) == address)
+        return address
+
+    def _send(self, name: str, args: tuple[str, ...]) -> None:
+        self.sends += 1
+        self.end += 2
+        self.wallet.deploy(name, *args)
+
+    def _made(self, name: str, args: tuple[str, ...]) -> str:
+        """The address of a part that one of these transactions has made; empty if there is none."""
+        addresses = map(self._address, range(self.first, self.end))
+        return next((address for address in addresses if self._is_part(name, address, args)), "")
+
+    def _address(self, number: int) -> str:
+        """The address of the contract that the account's transaction with this number makes."""
+        made = rlp.encode([bytes.fromhex(self.wallet.address[2:]), number])
+        return Web3.to_checksum_address(Web3.keccak(made)[12:])
+
+    def _is_part(self, name: str, address: str, args: tuple[str, ...]) -> bool:
+        """Is the code this version's, with the arguments among its immutables?"""
+        chain, compiled = self.wallet.chain, artifact(name)
+        code = chain.ask(lambda: bytearray(bytes(chain.web3.eth.get_code(Web3.to_checksum_address(address)))))
+        held = set[int]()
+        for start in compiled["immutables"]:
+            held.add(int.from_bytes(code[start : start + 32]))
+            code[start : start + 32] = bytes(len(code[start : start + 32]))
+        return code.hex() == compiled["runtime"] and held.issuperset(int(address, 16) for address in args)
+
+    def _check_funds(self, first: str) -> None:
+        """ChainError unless the account can pay for this part and all after it."""
+        chain, address = self.wallet.chain, self.wallet.address
+        base, tip = anywhere(chain, lambda: chain.fees(of_all=True))
+        gas = [most_gas(name) for name in self.names[self.names.index(first) :]]
+        needed, owned = sum(gas) * (base + tip) + max(gas) * base, middle_of(chain, lambda: chain.balance(address))
+        if owned < needed:
+            raise ChainError(
+                f"{address} has {owned} wei on chain {chain.chain_id}; {needed} are needed for the gas to deploy "
+                f"{', '.join(self.names[-len(gas) :])}; send it some ether"
+            )
+
+
+def most_gas(name: str) -> int:
+    """The gas with which a part is deployed, at most: 200 for each byte of its code, 16 for each byte of data."""
+    return 60_000 + 100 * len(artifact(name)["runtime"]) + 8 * len(artifact(name)["bytecode"])
+
+
+def check_room(path: Path, chain_id: int) -> None:
+    """VgameError unless the file can be written and holds no game of the chain: before a deployment is paid."""
+    if held := (read(path) if path.exists() else {}).get(str(chain_id)):
+        raise _is_held(path, chain_id, held["game"])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with half_file(path.parent, path.name, MODE):
+            pass
+    except OSError as error:
+        raise VgameError(f"{path} cannot be written: {error.strerror or error}; nothing was deployed") from None
+
+
+def _is_held(path: Path, chain_id: int, game: str) -> VgameError:
+    return VgameError(
+        f"{path} holds the game {game} of chain {chain_id}, which roles may use; give another --registry, or delete "
+        "that entry"
+    )
 
 
 def record(path: Path, game: Game) -> None:
-    """Add the game to the file; it replaces an older game of the same chain. NotYet unless more than half of the
-    endpoints that answer show the same parts."""
+    """Add the game to the file; VgameError if that holds another game of the same chain. NotYet unless more than half
+    of the endpoints that answer show the same parts."""
     known = read(path) if path.exists() else {}
+    if (held := known.get(str(game.chain.chain_id))) and held["game"] != game.address:
+        raise _is_held(path, game.chain.chain_id, held["game"])
     shown = agreed(game.chain, "the parts of the game", lambda: _parts(game), most_answering)
     parts = {name: {"address": address, "code": code} for name, address, code in shown}
     known[str(game.chain.chain_id)] = {"game": game.address, "parts": parts}
@@ -65,7 +178,11 @@ def _is_entry(chain: str, entry: Any) -> bool:
 def find(game: str, chain_id: int | None) -> tuple[str, int | None]:
     """(address, chain to sign for) for the value of `--game`: an address, or a registry file, which also names the
     chain."""
-    if not Path(game).is_file():
+    try:
+        is_file = Path(game).is_file()
+    except OSError:  # as where the text is too long for a name
+        is_file = False
+    if not is_file:
         return game, chain_id
     known = read(Path(game))
     chain_id = named_chain() if chain_id is None else chain_id

@@ -15,12 +15,13 @@ from typing import Any
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, artifact
-from vgame.chain.agreed import agreed, checked, is_shown, middle_of, unshown, use_middle
+from vgame.chain.agreed import agreed, checked, middle_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY, Event, JobSpec, checksum_address, checksummed
+from vgame.chain.sending import send_until, withdraw
 from vgame.errors import ChainError, ContractError, LostRace, NotYet
 
 NAME = "AccuracyEscrow"
@@ -139,31 +140,29 @@ class EscrowContract:
         return None
 
     def send(self, name: str, *args: Any, value: int = 0, effect: Callable[[], bool] | None = None) -> None:
-        """A transaction; a call that would revert, as more endpoints show than not, is not sent and raises
-        ContractError. `effect`: does an endpoint show it? Of several endpoints most decide that, and not a receipt,
-        which is the word of one; NotYet unless they show it."""
-        chain, wallet = self.game.chain, self.game.wallet
-        assert wallet is not None, "a read-only Game cannot send"
-        use_middle(chain, lambda: chain.balance(wallet.address))
-        self.game._check_funds(name, value)
-        function = getattr(self.contract.functions, name)(*args)
-        call = {"from": wallet.address, "value": value}
+        """Send a call until most endpoints show its `effect`; once, if none is given. One that would revert, as more
+        endpoints show than not, is not sent; then ContractError, unless another account was faster."""
+        assert self.game.wallet is not None, "a read-only Game cannot send"
+        call = lambda: self._send(name, args, value)  # noqa: E731
         try:
-            estimate = lambda: self.game._decoded(lambda: quantity(function.estimate_gas(call)))  # noqa: E731
-            gas = middle_of(chain, estimate)
+            if effect is None:
+                call()
+            else:
+                send_until(self.game.wallet, name, call, lambda _: effect())
         except ContractError as error:
-            if effect and not value and is_shown(chain, effect, wait=False):
-                return  # another account was faster, and nothing was to be paid
             raise explained(error) from None
+
+    def _send(self, name: str, args: tuple[Any, ...], value: int = 0) -> Any:
+        """The receipt of a call, sent by the endpoint in use. The gas is the middle estimate of all."""
+        wallet = self.game.wallet
+        self.game._check_funds(name, value)
+        function, call = getattr(self.contract.functions, name)(*args), {"from": wallet.address, "value": value}
+        gas = middle_of(self.game.chain, lambda: self.game._decoded(lambda: quantity(function.estimate_gas(call))))
         receipt = wallet.send(self.address, bytes.fromhex(function._encode_transaction_data()[2:]), value, gas)
-        succeeded = receipt["status"] == 1
-        if effect and is_shown(chain, effect, wait=succeeded or chain.turns is not None):
-            return
-        if not succeeded:  # it reverted although the estimate did not: another account was faster
+        if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
             self.game._decoded(lambda: function.call(call))
             raise LostRace(name)
-        if effect:
-            raise unshown(chain, name)
+        return receipt
 
     def open(self, terms: BonusTerms, evaluation: JobSpec, layout: list[bytes], amount: int, nonce: int) -> bytes:
         """Open a bonus and pay for it; returns its id."""
@@ -186,9 +185,11 @@ class EscrowContract:
         """Return a bonus to its payer."""
         self.send("giveBack", identity, effect=lambda: (held := self.held(identity)).settled_at > 0 and not held.paid)
 
-    def withdraw(self, address: str) -> None:
-        """Pay what the escrow owes an account."""
-        self.send("withdraw", address, effect=lambda: self.credits(address) == 0)
+    def withdraw(self, owed: int) -> int:
+        """Withdraw what the escrow owes the account, `owed` wei as it has shown; returns the wei."""
+        wallet = self.game.wallet
+        assert wallet is not None, "a read-only Game cannot send"
+        return withdraw(wallet, self.address, owed, lambda: self._send("withdraw", (wallet.address,)))
 
     def held(self, identity: bytes) -> Bonus:
         """A bonus, settled or not; ChainError if there is none."""

@@ -153,7 +153,7 @@ def main() -> None:
         sys.exit(1)
     except VgameError as error:
         if not error.reported:
-            fail(str(error))
+            fail(str(error).replace("\n", "\\n"))  # one sentence, whatever a node's text in it has
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         fail("interrupted; start the same command again to go on")

@@ -67,23 +67,22 @@ def deploy(
     chain_id: ChainId = None,
     json: Json = False,
 ) -> None:
-    """Deploy the game and its referee with the key in VGAME_KEY, and check that the chain has this version's code."""
+    """Deploy the game and its referee with the key in VGAME_KEY, and check that the chain has this version's code.
+    After an interruption the same command goes on."""
     from vgame.agents.config import wallet_from_environment
     from vgame.api_chain import Game
+    from vgame.chain import deployment
     from vgame.chain.connect import connect
-    from vgame.chain.deployment import read, record
-    from vgame.chain.wallet import deploy_game
 
-    if registry and registry.exists():
-        read(registry)  # fails before any payment if the file is no registry
     connection = connect(rpc, chain_id)
     reporter = Reporter(json)
     listener = NULL_PROGRESS if json else reporter
-    address = deploy_game(wallet_from_environment(connection), listener=listener)
+    check = lambda: registry and deployment.check_room(registry, connection.chain_id)  # noqa: E731
+    address = deployment.deploy(wallet_from_environment(connection), listener, check)
     game = Game(connection, address)  # VgameError unless all six contracts have this version's code
     reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
     if registry:
-        record(registry, game)
+        deployment.record(registry, game)
 
 
 @job_app.command()
@@ -103,11 +102,12 @@ def post(
     seat = seat_of(rpc, game, job, job, "default", chain_id)
     from vgame.agents.client import post_job
     from vgame.agents.config import open_game
+    from vgame.chain.anywhere import anywhere
     from vgame.job.bundle import load_bundle
     from vgame.job.terms import refused_by_all
 
     contract, bundle, reporter = open_game(seat), load_bundle(job), Reporter(json)
-    if why := refused_by_all(bundle, sum(contract.chain.fees())):
+    if why := refused_by_all(bundle, sum(anywhere(contract.chain, lambda: contract.chain.fees(of_all=True)))):
         warn(why)
     identity = post_job(contract, bundle, nonce).hex()
     reporter.emit("posted", f"job {identity}", job=identity)
@@ -144,11 +144,12 @@ def delegate(
     """As the job's trainer, let an account answer in disputes (`vgame trainer --delegate`); its posts bind the
     trainer."""
     seat, identity = seat_of(rpc, game, Path(), Path(), "default", chain_id), job_id(job)
+    from vgame.agents.client import set_delegate
     from vgame.agents.config import open_game
     from vgame.chain.records import checksum_address
 
     address = checksum_address(account)
-    open_game(seat).send("setDelegate", identity, address, not remove)
+    set_delegate(open_game(seat), identity, address, not remove)
     text = f"{address} {'answers no longer' if remove else 'may answer'} for the trainer of job {identity.hex()}"
     Reporter(json).emit("delegated", text, job=identity.hex(), account=address, allowed=not remove)
 
