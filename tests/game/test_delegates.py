@@ -6,6 +6,7 @@ import pytest
 from frauds import SETUP, SPEC, SUM, Mistaken, state_lie, word_lie
 from scene import Call, Play, Scene
 
+from vgame.agents.client import set_delegate
 from vgame.chain.records import Phase
 from vgame.dispute.delegate import Delegate
 from vgame.dispute.player import Player
@@ -114,3 +115,14 @@ def test_a_delegate_reports_the_trainers_clocks(scene: Scene) -> None:
     second, accuser = named(play), play.auditor(ERROR, Mistaken)
     play.run_until("postSegment", play.trainer, accuser)
     assert "s are left of the own clock of dispute 0" in second.hurry()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_only_the_trainers_own_call_counts(scene: Scene, allowed: bool) -> None:
+    """Most accounts are no delegates, so that alone does not show that a call had its effect."""
+    play = scene.claimed(SETUP)
+    account = scene.wallet().address
+    with pytest.raises(ContractError, match="NotTrainer"):
+        set_delegate(scene.game(), play.id, account, allowed)
+    set_delegate(play.trainer.game, play.id, account, allowed)
+    assert play.trainer.game.is_delegate(play.id, account) is allowed

@@ -184,6 +184,8 @@ def test_a_registry_is_tried_before_the_first_payment(real_scene: Scene, tmp_pat
     (tmp_path / "file").touch()
     done = run(wallet, "--registry", tmp_path / "file" / "games.json")
     assert "cannot be written" in str(done.exception) and count(wallet) == 0
+    done = run(wallet, "--registry", tmp_path / ("g" * 300))
+    assert "cannot be written" in str(done.exception) and count(wallet) == 0
     held = tmp_path / "games.json"
     held.write_text(json.dumps({str(number): {"game": OTHER}}))
     done = run(wallet, "--registry", held)

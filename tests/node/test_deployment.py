@@ -57,8 +57,11 @@ def test_a_file_of_several_chains_needs_the_number(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"1": {"game": 5}}', '{"one": {"game": "0x"}}', '{"1": []}', '{"1": {}, "1": {}}', "\xff"],
-)
+    [
+        "", "[]", "{", '{"1": {"game": 5}}', '{"one": {"game": "0x"}}', '{"1": []}', '{"1": {}, "1": {}}', "\xff",
+        f'{{"{"1" * 5000}": {{"game": "0x"}}}}',
+    ],
+)  # fmt: skip
 def test_an_invalid_registry_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "games.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(VgameError, match=r"games\.json is no registry of games"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,17 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
     assert game.wallet is not None
     ended = _end_expired(game, job) | _end_delivery(game, job) | _end_phase(game, job)
     chain, account, amount = game.chain, game.wallet.address, 0
-    # A node that lags may not show yet what a call has credited.
-    if owed := max(
-        agreed_soon(chain, f"the credits of {account}", lambda: game.credits(account)) for _ in range(LOOKS)
-    ):
+
+    def look() -> tuple[Phase, int]:
+        with chain.pinned():
+            return game.job(job).phase, game.credits(account)
+
+    # A node that lags may not show yet what a call has credited: it shows another phase too.
+    what = f"the job's phase and the credits of {account}"
+    phase, owed = max((agreed_soon(chain, what, look) for _ in range(LOOKS)), key=lambda found: found[1])
+    if owed:
         pay = lambda: game.send("withdraw", account)  # noqa: E731
         amount = withdraw(game.wallet, game.address, owed, pay, most_answering)
-    phase = agreed_soon(chain, "the job's phase", lambda: game.job(job).phase)
     if not (amount or ended):
         seconds = middle_of(chain, lambda: max(_clocks(_state(game, job)), default=OVER))
         left = f" and cannot be ended yet (at least {max(seconds, 0)} s are left)" if seconds > OVER else ""
@@ -95,7 +99,13 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
 
 def set_delegate(game: Game, job: bytes, account: str, allowed: bool) -> None:
     """As the job's trainer, let an account answer in disputes, or no longer."""
-    _send(game, lambda: game.is_delegate(job, account) is allowed, "setDelegate", job, account, allowed)
+    assert game.wallet is not None
+    caller, call = game.wallet.address, ("setDelegate", job, account, allowed)
+
+    def is_set(sent: Sequence[bytes]) -> bool:  # nobody else sends this, and most accounts are no delegates
+        return bool(sent) and game.job(job).trainer == caller and game.is_delegate(job, account) is allowed
+
+    send_until(game.wallet, "setDelegate", lambda: game.send(*call), is_set, most_answering)
 
 
 def _send(game: Game, effect: Callable[[], bool], name: str, *args: Any, value: int = 0) -> None:

@@ -14,6 +14,7 @@ again.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -121,7 +122,7 @@ def most_gas(name: str) -> int:
 
 def check_room(path: Path, chain_id: int) -> None:
     """VgameError unless the file can be written and holds no game of the chain: before a deployment is paid."""
-    if held := (read(path) if path.exists() else {}).get(str(chain_id)):
+    if held := _known(path).get(str(chain_id)):
         raise _is_held(path, chain_id, held["game"])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +142,7 @@ def _is_held(path: Path, chain_id: int, game: str) -> VgameError:
 def record(path: Path, game: Game) -> None:
     """Add the game to the file; VgameError if that holds another game of the same chain. NotYet unless more than half
     of the endpoints that answer show the same parts."""
-    known = read(path) if path.exists() else {}
+    known = _known(path)
     if (held := known.get(str(game.chain.chain_id))) and held["game"] != game.address:
         raise _is_held(path, game.chain.chain_id, held["game"])
     shown = agreed(game.chain, "the parts of the game", lambda: _parts(game), most_answering)
@@ -160,6 +161,10 @@ def _hash(game: Game, address: str) -> str:
     return Web3.keccak(code).hex()
 
 
+def _known(path: Path) -> dict[str, Any]:
+    return read(path) if os.path.exists(path) else {}
+
+
 def read(path: Path) -> dict[str, Any]:
     """The entries, by number of the chain. VgameError if the file is not such a registry."""
     try:
@@ -172,7 +177,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _is_entry(chain: str, entry: Any) -> bool:
-    return chain.isascii() and chain.isdigit() and isinstance(entry, dict) and isinstance(entry.get("game"), str)
+    is_number = chain.isascii() and chain.isdigit() and len(chain) < 79  # 256 bits
+    return is_number and isinstance(entry, dict) and isinstance(entry.get("game"), str)
 
 
 def find(game: str, chain_id: int | None) -> tuple[str, int | None]:
