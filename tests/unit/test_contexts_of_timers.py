@@ -221,8 +221,33 @@ def by_a_stack(x: Value) -> None:
         check(x)
 
 
+class Raises(Timer):
+    def __exit__(self, kind: Any, *problem: Any) -> None:
+        if kind is not None:
+            raise KeyError(kind)
+
+
+def by_another_error(x: Value) -> None:
+    with contextlib.suppress(KeyError), Raises():
+        check(x)
+
+
+shadowed = Timer()
+
+
+@contextlib.contextmanager
+def timed(shadowed: Any) -> Iterator[None]:
+    with shadowed:
+        yield
+
+
+def by_an_argument(x: Value) -> None:
+    with timed(contextlib.suppress(ValueError)):
+        check(x)
+
+
 REFUSED = [by_its_error, by_a_flag, by_a_value, by_a_choice, by_a_later_return, by_contextlib, by_another_self]
-REFUSED += [by_a_property, by_a_stack]
+REFUSED += [by_a_property, by_a_stack, by_another_error, by_an_argument]
 
 
 @pytest.mark.parametrize("within", REFUSED, ids=lambda f: f.__name__)

@@ -57,6 +57,7 @@ class Trainer:
         self.model, self.optimizer, self.lock = model, optimizer, threading.Lock()
         self.warmup, self.best, self.cfg, self.calls = 5, 1.0, Config(), 0
         self.scheduler: Any = SimpleNamespace(last_epoch=0)
+        self.shown = torch.tensor(0.0)
 
     @property
     def share(self) -> float:
@@ -154,6 +155,11 @@ def twice(t: int, s: Trainer) -> float:
     return own.scheduler.last_epoch / (t + 1)
 
 
+class Inherits(Trainer):
+    def other(self, t: int) -> float:
+        return super().of_optimizer(t)
+
+
 OTHERS: Functions = {
     "its scheduler": lambda s: lambda t: 1 / (1 + s.scheduler.last_epoch),
     "the rate of its optimizer": lambda s: lambda t: s.optimizer.param_groups[0]["lr"],
@@ -175,6 +181,7 @@ OTHERS: Functions = {
     "an operator": lambda s: lambda t: 1.0 if s == t else 0.5,
     "a function that it holds": lambda s: setattr(s, "f", lambda: s.scheduler.last_epoch) or (lambda t: s.f()),
     "a class": lambda s: lambda t: Trainer.of_optimizer(s, t),
+    "a method of a base class": lambda s: (lambda o: lambda t: o.other(t))(Inherits(s.model, s.optimizer)),
 }
 
 
@@ -248,6 +255,10 @@ def sets_of_held(trainer: Trainer, x: torch.Tensor) -> None:
     trainer.counting.held.cfg = Config(9)  # type: ignore[attr-defined]
 
 
+def keeps_tensor(trainer: Trainer, x: torch.Tensor) -> None:
+    trainer.shown = x.detach()
+
+
 CHANGES: dict[str, tuple[Callable[[Trainer, torch.Tensor], None], Callable[[Any], Callable[[int], float]]]] = {
     "a number": (sets, READS["a number"]),
     "a number of a method": (sets, READS["a method"]),
@@ -260,6 +271,7 @@ CHANGES: dict[str, tuple[Callable[[Trainer, torch.Tensor], None], Callable[[Any]
     "a list": (adds, READS["an element of a list"]),
     "a dataclass": (replaces, READS["a number of a dataclass"]),
     "a number of a method that is copied": (sets_of_held, lambda s: counting(s).rate),
+    "a tensor": (keeps_tensor, lambda s: lambda t: 1 / (1 + float(s.shown))),
 }
 
 
@@ -343,3 +355,12 @@ def test_a_function_that_reads_what_the_optimizer_changes_is_refused() -> None:
     schedulers = [LambdaLR(optimizer, lambda t: 1 / held.warmup)]
     with pytest.raises(ProgramError, match=r"a step changes \S+\.held, which a function of"):
         lower_task(Task(model, usual_loss, optimizer, data(), BATCH, schedulers=schedulers), None, 12)
+
+
+def test_a_function_that_reads_what_another_optimizer_changes_is_refused() -> None:
+    model, held = network(), SimpleNamespace(warmup=5)
+    first, *others = model.parameters()
+    optimizers = [Heated([first], held), SGD(others, lr=0.05)]
+    schedulers = [LambdaLR(optimizers[1], lambda t: 1 / held.warmup)]
+    with pytest.raises(ProgramError, match=r"a step changes \S+\.held, which a function of"):
+        lower_task(Task(model, usual_loss, optimizers, data(), BATCH, schedulers=schedulers), None, 12)

@@ -21,7 +21,7 @@ from typing import Any
 
 from vgame.program.hidden_state import PACKAGE, calls_loss, is_library_file
 from vgame.program.statements import SCOPES, Place, around, begin_of, end_of, names_of, nodes_of, object_at, place_in
-from vgame.system.installed import is_of_python
+from vgame.system.installed import is_of_python, is_users
 
 Kinds = tuple[type[BaseException], ...]
 ANY: Kinds = (BaseException,)  # errors of which nothing is known
@@ -84,8 +84,11 @@ def _leaving(block: Any, place: Place, kinds: Kinds, names: dict[str, Any]) -> K
     """The classes of the errors that leave a block in place of these; none if it could catch one and go on."""
     if isinstance(block, ast.With | ast.AsyncWith):
         inside = len(block.items) > 1 or place >= begin_of(block.body[0])
-        catches = inside and not all(_lets_through(item.context_expr, kinds, names) for item in block.items)
-        return () if catches or (inside and isinstance(block, ast.AsyncWith)) else kinds
+        contexts = [item.context_expr for item in block.items]
+        catches = inside and not all(_lets_through(each, kinds, names) for each in contexts)
+        if catches or (inside and isinstance(block, ast.AsyncWith)):
+            return ()
+        return ANY if inside and any(_has_own_exit(each, names) for each in contexts) else kinds
     last = block.finalbody
     if last and place < begin_of(last[0]) and _has(last, LEAVES | ast.Raise):
         return ()
@@ -152,10 +155,17 @@ def _lets_through(context: ast.expr, kinds: Kinds, names: dict[str, Any]) -> boo
     if called and kind is not found:
         return False
     if issubclass(kind, warnings.catch_warnings):  # which may record a warning
-        return not any(issubclass(each, Warning) for each in kinds)
+        return kinds != ANY and not any(issubclass(each, Warning) for each in kinds)
     leaves = _exit_of(kind)
     of_python = any(leaves is inspect.getattr_static(opened, "__exit__") for opened in OPENED)
     return of_python or _returns_nothing(leaves)
+
+
+def _has_own_exit(context: ast.expr, names: dict[str, Any]) -> bool:
+    """Whether the context of a `with` is left by code of the user's, which may raise another error."""
+    found = object_at(context.func if isinstance(context, ast.Call) else context, names)
+    made = _made_by(found) if isinstance(found, FunctionType) else [found if isinstance(found, type) else type(found)]
+    return any(is_users(_exit_of(kind)) for kind in made)
 
 
 def _exit_of(kind: type) -> Any:
@@ -184,7 +194,10 @@ def _yields_alone(function: Any, kinds: Kinds) -> bool:
     if not inspect.isgeneratorfunction(generator):  # it returns the generator of another function
         return False
     found = _definitions(generator)
+    code = generator.__code__
     names = {**vars(builtins), **generator.__globals__}
+    for local in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        names.pop(local, None)
     blocks = [n for each in found for n in ast.walk(each) if isinstance(n, BLOCKS)]
     if any(isinstance(n, ast.YieldFrom) for each in found for n in ast.walk(each)):  # as above
         return False

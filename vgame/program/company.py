@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.program.copied import copied, objects_copied
 from vgame.program.stand_ins import optimizers_held
+from vgame.program.unchanged import objects_read
 from vgame.tasks.task import Task
 
 
@@ -49,9 +50,15 @@ def companies_of(task: Task) -> list[Company]:
     owners = [_owner(task, scheduler) for scheduler in task.schedulers]
     own = [[s for s, o in zip(task.schedulers, owners, strict=True) if o is each] for each in task.optimizers]
     copies = [objects_copied(o, s, task.model) for o, s in zip(task.optimizers, own, strict=True)]
+    reads = [objects_read([o, *s], task.model).keys() for o, s in zip(task.optimizers, own, strict=True)]
+
+    def is_tied(n: int, m: int) -> bool:
+        """Whether a step of one could change what the other one's steps or functions read."""
+        return bool((copies[n].keys() | reads[n]) & copies[m].keys() or copies[n].keys() & reads[m])
+
     groups: list[set[int]] = []
-    for n, objects in enumerate(copies):
-        joined = [group for group in groups if any(objects.keys() & copies[m].keys() for m in group)]
+    for n in range(len(copies)):
+        joined = [group for group in groups if any(is_tied(n, m) for m in group)]
         groups = [group for group in groups if group not in joined] + [{n}.union(*joined)]
     return [_company(task, owners, [task.optimizers[n] for n in sorted(group)]) for group in groups]
 

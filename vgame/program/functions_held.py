@@ -170,7 +170,7 @@ def _place(function: FunctionType) -> str:
 def _words(path: str, value: Any) -> Any:
     """A comparable form of a value itself, without its parts."""
     if isinstance(value, torch.Tensor):
-        return value._version
+        return value, value._version
     if isinstance(value, Iterator | random.Random | np.ndarray | np.random.Generator | np.random.RandomState):
         try:
             return pickle.dumps(value)

@@ -50,6 +50,8 @@ def _names_read(code: CodeType) -> Mapping[str, frozenset[Names]]:
         for place, step in enumerate(steps)
         for others, name in enumerate(reversed(_loaded(step, {*code.co_cellvars, *code.co_freevars})))
     ]
+    if "super" in code.co_names:  # it reads the first argument without a load
+        found += [(name, WHOLE) for name in code.co_varnames[: min(code.co_argcount, 1)]]
     inner = [_names_read(each) for each in code.co_consts if isinstance(each, CodeType)]
     found += [(name, path) for each in inner for name, paths in each.items() for path in paths]
     return {name: frozenset(path for other, path in found if other == name) for name, _ in found}

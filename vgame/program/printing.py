@@ -64,6 +64,7 @@ def prints(frame: FrameType, compares: bool = False) -> bool:
         value
         and functions
         and holds(value, begin, stop)
+        and not (isinstance(statements[-1], ast.AugAssign) and hasattr(frame.f_locals.get(target), "__iadd__"))
         and _passes(value, begin, stop, frame, compares=compares)
         and is_only_printed(target, functions[-1], frame)
     )

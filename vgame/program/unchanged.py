@@ -102,6 +102,14 @@ def _functions(owner: Any, shared: Set[int]) -> list[Any]:
     return [*_own_functions(type(owner)), *held]
 
 
+def objects_read(owners: Sequence[Any], model: nn.Module | None) -> dict[int, Any]:
+    """The objects, by `id`, of which functions of owners read; none if they may not, which is refused later."""
+    try:
+        return _reader(owners, model).objects()
+    except ProgramError:
+        return {}
+
+
 def only_reading(owners: Iterable[Any], model: nn.Module | None) -> dict[int, Any]:
     """By `id`, methods and partial functions that torch's own schedulers call, and which read no more than named
     attributes of objects that no owner holds otherwise. A copy shares them, as it does functions."""
@@ -151,12 +159,14 @@ def _reader(owners: Sequence[Any], model: nn.Module | None) -> Reader:
 
 
 def _held(owners: Sequence[Any], model: nn.Module) -> dict[str, Any]:
-    """The numbers and texts that owners hold, by path, without those that their functions reach."""
+    """The numbers, texts and tensors that owners hold, by path, without those that their functions reach."""
     shared, found = only_reading(owners, model).keys(), dict[str, tuple[Any, ...]]()
     for owner in owners:
         for path, value in held_by(owner, *_functions(owner, shared)):
             if isinstance(value, LEAVES):
                 found[path] = (*found.get(path, ()), value)
+            elif isinstance(value, torch.Tensor):
+                found[path] = (*found.get(path, ()), value, value._version)
     return found
 
 
