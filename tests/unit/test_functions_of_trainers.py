@@ -160,6 +160,14 @@ class Inherits(Trainer):
         return super().of_optimizer(t)
 
 
+class OfClass:
+    optimizer: Any = None
+
+    @classmethod
+    def rate(cls, t: int) -> float:
+        return cls.optimizer.param_groups[0]["lr"] / (t + 1)  # type: ignore[no-any-return]
+
+
 OTHERS: Functions = {
     "its scheduler": lambda s: lambda t: 1 / (1 + s.scheduler.last_epoch),
     "the rate of its optimizer": lambda s: lambda t: s.optimizer.param_groups[0]["lr"],
@@ -181,6 +189,7 @@ OTHERS: Functions = {
     "an operator": lambda s: lambda t: 1.0 if s == t else 0.5,
     "a function that it holds": lambda s: setattr(s, "f", lambda: s.scheduler.last_epoch) or (lambda t: s.f()),
     "a class": lambda s: lambda t: Trainer.of_optimizer(s, t),
+    "a method of a class": lambda s: setattr(OfClass, "optimizer", s.optimizer) or OfClass.rate,
     "a method of a base class": lambda s: (lambda o: lambda t: o.other(t))(Inherits(s.model, s.optimizer)),
 }
 

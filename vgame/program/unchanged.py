@@ -87,7 +87,7 @@ def _held_by(owner: Any, shared: Set[int]) -> list[Any]:
             continue
         seen.add(id(value))
         found.append(value)
-        if isinstance(value, FunctionType) or id(value) in shared:
+        if isinstance(value, FunctionType) or id(value) in shared or _is_of_class(value):
             continue
         if isinstance(value, MethodType):
             todo += [value.__func__, value.__self__]
@@ -96,9 +96,15 @@ def _held_by(owner: Any, shared: Set[int]) -> list[Any]:
     return found
 
 
+def _is_of_class(value: Any) -> bool:
+    """Whether a value is a bound method of a class, which no copy has."""
+    return isinstance(value, MethodType) and isinstance(value.__self__, type)
+
+
 def _functions(owner: Any, shared: Set[int]) -> list[Any]:
     """Functions that a copy shares, of the owner's class and held by it; also these methods and partials."""
-    held = [v for v in _held_by(owner, shared) if isinstance(v, FunctionType) or id(v) in shared]
+    held = _held_by(owner, shared)
+    held = [v for v in held if isinstance(v, FunctionType) or id(v) in shared or _is_of_class(v)]
     return [*_own_functions(type(owner)), *held]
 
 
