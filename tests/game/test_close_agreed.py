@@ -64,7 +64,7 @@ def sends_and_fails(problem: Exception, patch: pytest.MonkeyPatch, game: Any, li
     def send(*args: Any, **options: Any) -> Any:
         found = usual(*args, **options)
         if lies():
-            game.wallet.before(bytes.fromhex(found["transactionHash"][2:]))  # on the fast chain another hash is told
+            game.wallet.before(bytes.fromhex(found["transactionHash"][2:]))  # the fast chain gives another hash
             raise problem
         return found
 

@@ -58,10 +58,8 @@ def _check_funds(game: Game, spec: JobSpec) -> None:
     assert game.wallet is not None
     base, tip = anywhere(game.chain, lambda: game.chain.fees(of_all=True))
     gas = ORDER_GAS + (CALL_GAS if spec.confirm_window else 0)
-    needed, owned = (
-        spec.reward + gas * (2 * base + tip),
-        middle_of(game.chain, lambda: game.chain.balance(game.wallet.address)),
-    )
+    needed, address = spec.reward + gas * (2 * base + tip), game.wallet.address
+    owned = middle_of(game.chain, lambda: game.chain.balance(address))
     if owned < needed:
         later = ", and to decline a delivery that does not come" if spec.confirm_window else ""
         raise ChainError(
@@ -102,7 +100,7 @@ def set_delegate(game: Game, job: bytes, account: str, allowed: bool) -> None:
     assert game.wallet is not None
     caller, call = game.wallet.address, ("setDelegate", job, account, allowed)
 
-    def is_set(sent: Sequence[bytes]) -> bool:  # nobody else sends this, and most accounts are no delegates
+    def is_set(sent: Sequence[bytes]) -> bool:  # not before a transaction: most accounts are no delegates
         return bool(sent) and game.job(job).trainer == caller and game.is_delegate(job, account) is allowed
 
     send_until(game.wallet, "setDelegate", lambda: game.send(*call), is_set, most_answering)
