@@ -11,9 +11,11 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
+from weakref import proxy
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -183,12 +185,15 @@ class Step:
                 self.again = True
                 self.caught.raised.begin(frame)
 
-        before = sys.getprofile()
+        before: Any = sys.getprofile()
         sys.setprofile(note)
         try:
             yield
         finally:
-            sys.setprofile(before)
+            if hasattr(before, "enable"):  # Python 3.11 gives cProfile's object, which is no function
+                before.enable()
+            else:
+                sys.setprofile(before)
             self.caught.raised.end()
 
     @contextmanager
@@ -207,11 +212,8 @@ class Step:
         """A leaf in place of the model's own parameter. `mine`: for a pass of the captured loss."""
         leaf = _posing(tensor.detach().requires_grad_(self.trains[name]), own)
         if mine and leaf.requires_grad and name in self.trained:
-            leaf.register_post_accumulate_grad_hook(self._note_line)
+            leaf.register_post_accumulate_grad_hook(partial(_note_line, proxy(self)))
         return leaf
-
-    def _note_line(self, parameter: torch.Tensor) -> None:
-        self.inner = own_line(traceback.extract_stack(limit=DEEP)) or " in the forward pass"
 
     def _gradients(self, loss: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The gradients of `loss.backward()`, with those of backward passes inside it. Sets `trained` to the parameters
@@ -240,6 +242,11 @@ class Step:
         if not self.trained:
             raise turns_change(self.turns, self.task, self.number) if _reads_others(loss) else no_gradient([*wanted])
         return [wanted[n].grad for n in self.trained]
+
+
+def _note_line(step: Step, _: torch.Tensor) -> None:
+    """Hook of a leaf. It does not hold the step: no collector sees what tensors hold by their hooks."""
+    step.inner = own_line(traceback.extract_stack(limit=DEEP)) or " in the forward pass"
 
 
 def _reads_others(loss: torch.Tensor) -> bool:
