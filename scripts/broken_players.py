@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measure how many seeds the simulator needs to find players with one rule broken (docs/simulation.md), from the first
 seed of five disjoint ranges: `broken_players.py LIMIT` plays on, in each range up to LIMIT seeds, and keeps what it
-finds in docs/broken_players.json. It may be ended at any time and begun again.
+finds in docs/broken_players.json. It may be ended at any time and begun again. `--tests` writes the seeds that
+tests play first (tests/simulation/broken_seeds.json).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from simulate import ROOT, commit, quieten
 
+import broken_seeds  # isort: skip
 from broken import CASTS  # isort: skip
 from broken_sales import BROKEN  # isort: skip
 from sale import Sale  # isort: skip
@@ -77,11 +79,31 @@ def measure(limit: int, workers: int) -> list[dict[str, Any]]:
     return entries
 
 
+def seeds_of_tests(limit: int, workers: int) -> None:
+    """Write a seed that finds each player; what is written already is played first."""
+    found: dict[str, dict[str, list[int]]] = {kind: {} for kind in broken_seeds.PLAYERS}
+    players = [(kind, name, limit) for kind, names in broken_seeds.PLAYERS.items() for name in names]
+    with get_context("fork").Pool(workers, quieten) as pool:
+        for kind, name, seed in pool.imap_unordered(_seed, players):
+            print(f"{kind:8} {name:45} {seed}", flush=True)
+            found[kind] |= {} if seed is None else {name: [seed]}
+    broken_seeds.KNOWN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+
+
+def _seed(player: tuple[str, str, int]) -> tuple[str, str, int | None]:
+    kind, name, limit = player
+    return kind, name, broken_seeds.found_by(kind, name, range(limit))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("limit", type=int, nargs="?", default=2_000, help="seeds of a range, at most")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes (default: one a core)")
+    parser.add_argument("--tests", action="store_true", help="one seed for each player, that tests play first")
     args = parser.parse_args()
+    if args.tests:
+        seeds_of_tests(args.limit, args.workers)
+        return 0
     entries = measure(args.limit, args.workers)
     for name in PLAYERS:
         mine = [entry for entry in entries if entry["player"] == name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from broken_sales import BROKEN
+from broken_seeds import found_by
 from sale import Sale
 from tape import Tape
 from wide import of_many
@@ -15,10 +16,6 @@ SEEDS = range(3_000)
 HARMLESS = "never defer"
 RARE = ["answers the first request only", "confirms unseen", "fetches without end", "keeps nothing to decline"]
 QUICK = ["never answer", "never revealKey", "declines too early", "never requests"]
-
-
-def first_found(name: str, seeds: range) -> int | None:
-    return next((seed for seed in seeds if Sale(Tape(seed), patches=BROKEN[name]).play()), None)
 
 
 @pytest.mark.parametrize("seed", DAILY)
@@ -34,13 +31,13 @@ def test_outside_the_envelope_no_error_is_unforeseen() -> None:
 
 @pytest.mark.parametrize("name", of_many((name for name in BROKEN if name not in (HARMLESS, *RARE)), *QUICK))
 def test_a_broken_player_is_found(name: str) -> None:
-    assert first_found(name, SEEDS) is not None
+    assert found_by("sale", name, SEEDS) is not None
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", RARE)
 def test_a_rare_one_is_found(name: str) -> None:
-    assert first_found(name, range(20_000)) is not None
+    assert found_by("sale", name, range(20_000)) is not None
 
 
 def test_one_tape_is_one_story() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from broken_seeds import found_by
 from broken_several import BROKEN
 from several import Several
 from tape import Tape
@@ -13,10 +14,6 @@ DAILY = range(12)
 SEEDS = range(3_000)
 RARE: set[str] = set()
 QUICK = ["ends where another was faster", "counts its own transactions"]
-
-
-def first_found(name: str, seeds: range) -> int | None:
-    return next((seed for seed in seeds if Several(Tape(seed), patches=BROKEN[name]).play()), None)
 
 
 @pytest.mark.parametrize("seed", DAILY)
@@ -32,7 +29,7 @@ def test_outside_the_envelope_no_error_is_unforeseen() -> None:
 
 @pytest.mark.parametrize("name", of_many((name for name in BROKEN if name not in RARE), *QUICK))
 def test_a_broken_player_is_found(name: str) -> None:
-    assert first_found(name, SEEDS) is not None
+    assert found_by("several", name, SEEDS) is not None
 
 
 def test_one_tape_is_one_story() -> None:

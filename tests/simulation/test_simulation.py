@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from broken import CASTS
-from story import Cast, Story
+from broken_seeds import found_by
+from story import Story
 from tape import Tape, shorten
 from wide import of_many
 
@@ -25,10 +26,6 @@ RARE = {"FirstDisputeFirst", "LatestDisputeFirst"}
 QUICK = ["NeverWithdraws", "PostsAnotherSegment", "NeverSweeps", "AccusesAll", "never challenge", "never withdraw"]
 
 
-def first_found(cast: Cast, seeds: range) -> int | None:
-    return next((seed for seed in seeds if Story(Tape(seed), cast=cast).play()), None)
-
-
 @pytest.mark.parametrize("seed", DAILY)
 def test_inside_the_envelope_nothing_is_lost(seed: int) -> None:
     assert not Story(Tape(seed)).play()
@@ -42,7 +39,7 @@ def test_outside_the_envelope_there_is_one_stake_on_a_claim() -> None:
 
 @pytest.mark.parametrize("name", of_many((name for name in CASTS if name not in RARE), *QUICK))
 def test_a_broken_player_is_found(name: str) -> None:
-    assert first_found(CASTS[name], SEEDS) is not None
+    assert found_by("dispute", name, SEEDS) is not None
 
 
 @pytest.mark.parametrize("kind", ["dispute", "sale", "several", "chorus", "bazaar"])

@@ -68,6 +68,42 @@ class ByFunction(Base):
         return Counting.apply(self.layer(x), self)
 
 
+class ByNodeHook(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if y.grad_fn is not None:
+            y.grad_fn.register_hook(self.count)
+        return y * self.factor()
+
+
+class ByNodePrehook(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if y.grad_fn is not None:
+            y.grad_fn.register_prehook(self.count)
+        return y * self.factor()
+
+
+class BySavedTensors(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, self.unpack):
+            return self.layer(x) * self.factor()
+
+    def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.n += 1
+        return tensor
+
+
+class ByAnotherLeaf(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = [torch.ones(3, requires_grad=True)]
+        self.scale[0].register_hook(self.count)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.scale[0]
+
+
 class Flagged(ByModuleHook):
     def count(self, *_: Any) -> None:
         self.n = 9
@@ -90,7 +126,10 @@ def captured(model: nn.Module, loss: Any = usual_loss, make: Any = None) -> Any:
     return capture(Task(model, loss, optimizer, data(), 16, schedulers=make(optimizer) if make else ()))
 
 
-@pytest.mark.parametrize("kind", [ByModuleHook, ByTensorHook, ByFunction, Flagged])
+@pytest.mark.parametrize(
+    "kind",
+    [ByModuleHook, ByTensorHook, ByFunction, ByNodeHook, ByNodePrehook, BySavedTensors, ByAnotherLeaf, Flagged],
+)
 @pytest.mark.filterwarnings("ignore:Full backward hook")
 def test_an_attribute_is_refused(kind: Callable[[], Base]) -> None:
     model = kind()

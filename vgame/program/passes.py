@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -26,6 +26,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 
 from vgame.errors import ProgramError, VgameError
+from vgame.program.backward_code import BackwardCode, gradient_functions
 from vgame.program.caught import Caught, undecided
 from vgame.program.constants import ancestors, is_random, written_by
 from vgame.program.decompositions import Opened
@@ -41,7 +42,7 @@ from vgame.program.hidden_state import (
 from vgame.program.later_step import is_reached, options, refuse_other_options, shown
 from vgame.program.origins import in_another_turn, is_in_another_turn, label_gradients, origin, place_of
 from vgame.program.printed import Printed
-from vgame.program.refusals import batch_changes, functions, name_of, no_gradient, refuse_no_loss, thawed, turns_change
+from vgame.program.refusals import batch_changes, name_of, no_gradient, refuse_no_loss, thawed, turns_change
 from vgame.program.shared import Change
 from vgame.program.shown_types import UNKNOWN, shown_types
 from vgame.tasks.reach import reached
@@ -128,7 +129,8 @@ class Step:
             held = Held(self.task.model, task_loss)
             self.caught.raised.read = any(isinstance(v, UNKNOWN) for _, v in reached(held.roots))  # of a pass before
             shown_as = shown_types(task_loss, *(type(m).forward for m in self.task.model.modules()))
-            with shown_as, self.caught.raised.watching():
+            code = BackwardCode()
+            with shown_as, self.caught.raised.watching(), code.registered():
                 loss = task_loss(self.task.model, batch)
             held.refuse_changes()
             refuse_other_options(self.task, groups)
@@ -136,11 +138,12 @@ class Step:
                 raise batch_changes(replaced)
             refuse_no_loss(loss)
             if first is not None:
-                self.functions.append(functions(loss))
+                self.functions.append([f.name() for f in gradient_functions(loss)])
                 if self.task.accumulate > 1:
                     loss = loss / self.task.accumulate
                 before, ahead = (held.now(), held.placed(held.changed())) if first or self.again else ({}, [])
-                with self._noting_code(), self._rewriting():
+                noting = self._noting_code() if code.runs(loss, parameters.values()) else nullcontext()
+                with noting, self._rewriting():
                     gradients = self._gradients(loss, parameters) if first or self.again else []
                 if self.again:
                     self._note_backward(held.changed_since(before), ahead)

@@ -265,18 +265,6 @@ def refuse_no_loss(loss: Any) -> None:
     raise ProgramError(f"the loss returns a {type(loss).__name__}; one float32 is expected: {instead}")
 
 
-def functions(loss: torch.Tensor) -> list[str]:
-    """Names of the gradient functions between the loss and the parameters."""
-    names, todo, seen = [], [loss.grad_fn], set()
-    while todo:
-        function = todo.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
-            names.append(function.name())
-            todo.extend(f for f, _ in function.next_functions)
-    return names
-
-
 def refuse_written_constants(graph: torch.fx.GraphModule) -> None:
     """Raise ProgramError for writes to older tensors that are neither parameters nor buffers, and for tensors with
     replaced memory."""
