@@ -11,9 +11,12 @@ import argparse
 import dis
 import pickle
 import random
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
+from multiprocessing.sharedctypes import SynchronizedBase
 from pathlib import Path
 from types import BuiltinMethodType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -30,6 +33,7 @@ from vgame.tasks.reach import parts as attributes
 
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
 LEAVES = (int, float, complex, str, bytes, type(None))
+HOLDERS = (ContextVar, MappingProxyType, SynchronizedBase)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 STANDARD = (dict, list, tuple, set, frozenset, deque, SimpleNamespace, argparse.Namespace)
 
@@ -180,7 +184,22 @@ def _words(path: str, value: Any) -> Any:
                 "cannot be compared; let it read a list of numbers instead"
             ) from None
     words = len(value) if isinstance(value, STANDARD[:6]) else state(value)
+    words = _pickled(value) if words is None and _is_of_python(value) else words
     return type(value), value.__code__ if isinstance(value, FunctionType) else None, words
+
+
+def _is_of_python(value: Any) -> bool:
+    """Whether a value is an object of Python's own library, such as a ConfigParser."""
+    kind = type(value)
+    fixed = isinstance(value, (*STANDARD, *HOLDERS, FunctionType, BuiltinMethodType, ModuleType, type))
+    return not fixed and is_library_class(kind) and kind.__module__.split(".")[0] in sys.stdlib_module_names
+
+
+def _pickled(value: Any) -> bytes | None:
+    try:
+        return pickle.dumps(value)
+    except Exception:  # a class decides what it raises
+        return None
 
 
 def parts(path: str, value: Any) -> list[tuple[str, Any]]:
@@ -197,8 +216,11 @@ def parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
     if isinstance(value, ModuleType | type | Iterator):
         return []
+    if isinstance(value, HOLDERS):
+        return [(f"{path}.{name}", part) for name, part in attributes(value)]
     if is_library_class(type(value)) and not isinstance(value, STANDARD):
-        return []
+        opened = _is_of_python(value) and _pickled(value) is None
+        return [(f"{path}.{name}", part) for name, part in getattr(value, "__dict__", {}).items() if opened]
     return [(f"{path}.{name}", part) for name, part in attributes(value) if not isinstance(part, type)]
 
 

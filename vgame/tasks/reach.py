@@ -32,6 +32,7 @@ from types import (
     CodeType,
     FunctionType,
     GeneratorType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -122,6 +123,8 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
         return [("", value.__func__), ("", value.__self__)]
     if isinstance(value, BuiltinMethodType | MethodWrapperType):
         return [("", value.__self__)]
+    if isinstance(value, MappingProxyType):
+        return list(value.items())
     if isinstance(value, ContextVar):
         return [("", value.get(None))]
     if isinstance(value, threading.local):
