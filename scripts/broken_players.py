@@ -83,6 +83,7 @@ def seeds_of_tests(limit: int, workers: int) -> None:
     """Write a seed that finds each player; what is written already is played first."""
     found: dict[str, dict[str, list[int]]] = {kind: {} for kind in broken_seeds.PLAYERS}
     players = [(kind, name, limit) for kind, names in broken_seeds.PLAYERS.items() for name in names]
+    players.sort(key=lambda player: player[1] not in broken_seeds.known().get(player[0], {}))
     with get_context("fork").Pool(workers, quieten) as pool:
         for kind, name, seed in pool.imap_unordered(_seed, players):
             print(f"{kind:8} {name:45} {seed}", flush=True)

@@ -73,7 +73,23 @@ def in_a_context(x: Value) -> None:
             print("large")
 
 
-SHOWS = [a_limit, a_tensor, a_name, a_number, in_turn, in_a_condition, to_a_stream, in_a_context]
+def by_an_adapter_of_logging(x: Value) -> None:
+    log = logging.LoggerAdapter(LOG, {"step": 1})
+    if x.item() > 10:
+        log.warning("large")
+
+
+SHOWS = [
+    by_an_adapter_of_logging,
+    a_limit,
+    a_tensor,
+    a_name,
+    a_number,
+    in_turn,
+    in_a_condition,
+    to_a_stream,
+    in_a_context,
+]
 
 
 @pytest.mark.parametrize("shows", SHOWS, ids=lambda f: f.__name__)
@@ -270,10 +286,55 @@ def by_an_element_of_a_list(x: Value, held: Counts) -> None:
         print(own[0])
 
 
+def by_an_absent_attribute(x: Value, held: Counts) -> None:
+    class Only:
+        def __getattr__(self, _: str) -> int:
+            held.n += 1
+            return 0
+
+    only = Only()
+    if x.item() > 10:
+        print(only.absent)
+
+
+def by_a_number_of_an_own_class(x: Value, held: Counts) -> None:
+    class Own(float):
+        def __add__(self, other: float) -> float:
+            held.n += 1
+            return 0.0
+
+    own = Own(1.0)
+    if x.item() > 10:
+        print(own + 1)
+
+
+def by_an_adapter(x: Value, held: Counts) -> None:
+    class Adapter(logging.LoggerAdapter):  # type: ignore[type-arg]
+        def process(self, text: Any, kwargs: Any) -> Any:
+            held.n += 1
+            return text, kwargs
+
+    log = Adapter(LOG, {})
+    if x.item() > 10:
+        log.warning("large")
+
+
+def by_an_adapter_of_an_adapter(x: Value, held: Counts) -> None:
+    class Adapter(logging.LoggerAdapter):  # type: ignore[type-arg]
+        def process(self, text: Any, kwargs: Any) -> Any:
+            held.n += 1
+            return text, kwargs
+
+    log = logging.LoggerAdapter(Adapter(LOG, {}), {})
+    if x.item() > 10:
+        log.warning("large")
+
+
 MORE = [by_a_list, by_a_name, by_another_branch, by_an_inner_branch, by_a_later_part, by_a_later_call, by_a_walrus]
 MORE += [by_a_property, by_a_text, by_a_text_in_a_list, by_an_operator, by_an_element, by_an_unknown_attribute]
 MORE += [by_a_method, by_a_comprehension, by_an_error_of_the_print, by_an_error_of_the_condition, by_a_return]
-MORE += [by_a_loop, by_an_import, by_a_bar, by_an_element_of_a_list]
+MORE += [by_a_loop, by_an_import, by_a_bar, by_an_element_of_a_list, by_an_absent_attribute]
+MORE += [by_a_number_of_an_own_class, by_an_adapter, by_an_adapter_of_an_adapter]
 
 
 @pytest.mark.parametrize("decides", MORE, ids=lambda f: f.__name__)

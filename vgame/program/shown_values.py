@@ -17,7 +17,9 @@ import torch
 
 from vgame.program.statements import object_at
 from vgame.system.installed import is_users
+from vgame.tasks.reach import is_own_class
 
+ABSENT = object()
 PLAIN = (str, format, float, int, round, repr, len, abs)  # functions without effects
 READS = {"item", "detach", "mean", "max", "min", "sum", "norm", "abs", "cpu"}  # methods of tensors
 SHOWN = (int, float, complex, str, type(None), torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -71,11 +73,12 @@ def runs_nothing(node: ast.AST, names: dict[str, Any]) -> bool:
     if isinstance(node, OTHERS):
         return False
     if isinstance(node, ast.Name):
-        return _is_plain(names.get(node.id))
+        return _is_plain(names.get(node.id, ABSENT))
     if isinstance(node, ast.Attribute):
         owner = object_at(node.value, names)
         own = is_users(getattr(type(owner), "__getattribute__", None))
-        return isinstance(owner, torch.Tensor) or (not own and _is_plain(object_at(node, names)))
+        found = inspect.getattr_static(owner, node.attr, ABSENT)  # absent: a `__getattr__` decides
+        return isinstance(owner, torch.Tensor) or (not own and _is_plain(found))
     inner = [*ast.iter_child_nodes(node)]
     if isinstance(node, ast.Call):
         owner = object_at(node.func.value, names) if isinstance(node.func, ast.Attribute) else builtins
@@ -88,7 +91,7 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict | list | tuple):
         parts = [*value, *value.values()] if isinstance(value, dict) else [*value]
         return type(value) in (dict, list, tuple) and all(map(_is_plain, parts))
-    return isinstance(value, SHOWN) and not _has_own_text(value)
+    return isinstance(value, SHOWN) and not is_own_class(type(value)) and not _has_own_text(value)
 
 
 def _has_own_text(value: Any) -> bool:
@@ -103,8 +106,12 @@ def keeps_no_text(call: ast.Call, names: dict[str, Any]) -> bool:
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     found = None if owner is None else object_at(owner, names)
     found = logging.getLogger() if found is logging or isinstance(owner, ast.Call) else found
-    logger = getattr(found, "logger", found)
-    return not isinstance(logger, logging.Logger) or all(map(_only_tells, _parts(logger)))
+    adapters = []
+    while isinstance(found, logging.LoggerAdapter):
+        adapters.append(found)
+        found = inspect.getattr_static(found, "logger", None)
+    parts = _parts(found) if isinstance(found, logging.Logger) else []
+    return all(map(_only_tells, [*adapters, *parts]))
 
 
 def is_of_logging(frame: FrameType) -> bool:
