@@ -246,8 +246,58 @@ def by_an_argument(x: Value) -> None:
         check(x)
 
 
+class Other(Timer):
+    def __new__(cls, *_: Any) -> Any:
+        return contextlib.suppress(ValueError)
+
+
+class Meta(type):
+    def __call__(cls, *_: Any) -> Any:
+        return contextlib.suppress(ValueError)
+
+
+class OfMeta(Timer, metaclass=Meta):
+    pass
+
+
+def by_a_new_object(x: Value) -> None:
+    with Other():
+        check(x)
+
+
+def by_a_metaclass(x: Value) -> None:
+    with OfMeta():
+        check(x)
+
+
+def by_a_name_bound_again(x: Value) -> None:
+    context: Any = Quiet()
+    with context:
+        context = Timer()
+        check(x)
+
+
+def by_a_name_that_as_binds(x: Value) -> None:
+    class Hidden(Quiet):
+        def __enter__(self) -> Timer:
+            return Timer()
+
+    context: Any = Hidden()
+    with context as context:
+        check(x)
+
+
+def by_an_attribute_bound_again(x: Value) -> None:
+    held: Any = Makes()
+    held.context = Quiet()
+    with held.context:
+        held.context = Timer()
+        check(x)
+
+
 REFUSED = [by_its_error, by_a_flag, by_a_value, by_a_choice, by_a_later_return, by_contextlib, by_another_self]
-REFUSED += [by_a_property, by_a_stack, by_another_error, by_an_argument]
+REFUSED += [by_a_property, by_a_stack, by_another_error, by_an_argument, by_a_new_object, by_a_metaclass]
+REFUSED += [by_a_name_bound_again, by_a_name_that_as_binds, by_an_attribute_bound_again]
 
 
 @pytest.mark.parametrize("within", REFUSED, ids=lambda f: f.__name__)

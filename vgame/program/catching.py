@@ -86,6 +86,7 @@ def _leaving(block: Any, place: Place, kinds: Kinds, names: dict[str, Any]) -> K
         inside = len(block.items) > 1 or place >= begin_of(block.body[0])
         contexts = [item.context_expr for item in block.items]
         catches = inside and not all(_lets_through(each, kinds, names) for each in contexts)
+        catches |= inside and not _named(contexts).isdisjoint(_stored(block))
         if catches or (inside and isinstance(block, ast.AsyncWith)):
             return ()
         return ANY if inside and any(_has_own_exit(each, names) for each in contexts) else kinds
@@ -139,6 +140,18 @@ def _has(statements: list[ast.stmt], kinds: Any) -> bool:
     return any(isinstance(n, kinds) for each in statements for n in ast.walk(each))
 
 
+def _named(contexts: list[ast.expr]) -> set[str]:
+    """The names and attributes that lead to contexts, or to what makes them."""
+    found = [n for each in contexts for n in ast.walk(each.func if isinstance(each, ast.Call) else each)]
+    return {n.id if isinstance(n, ast.Name) else n.attr for n in found if isinstance(n, ast.Name | ast.Attribute)}
+
+
+def _stored(block: ast.AST) -> set[str]:
+    """The names and attributes that a block sets or deletes."""
+    found = [n for n in ast.walk(block) if isinstance(getattr(n, "ctx", None), ast.Store | ast.Del)]
+    return {n.id if isinstance(n, ast.Name) else n.attr for n in found if isinstance(n, ast.Name | ast.Attribute)}
+
+
 def _lets_through(context: ast.expr, kinds: Kinds, names: dict[str, Any]) -> bool:
     """Whether the context of a `with` catches no error: torch's and accelerate's, an open file, a lock, one whose
     `__exit__` returns only None or False, a function with `yield` and no handler around it."""
@@ -152,7 +165,7 @@ def _lets_through(context: ast.expr, kinds: Kinds, names: dict[str, Any]) -> boo
         if found.__code__.co_filename == contextlib.__file__:
             return _yields_alone(found, kinds)
         return (made := _made_by(found)) != [] and all(_returns_nothing(_exit_of(kind)) for kind in made)
-    if called and kind is not found:
+    if called and (kind is not found or _makes_others(kind)):
         return False
     if issubclass(kind, warnings.catch_warnings):  # which may record a warning
         return kinds != ANY and not any(issubclass(each, Warning) for each in kinds)
@@ -168,6 +181,11 @@ def _has_own_exit(context: ast.expr, names: dict[str, Any]) -> bool:
     return any(is_users(_exit_of(kind)) for kind in made)
 
 
+def _makes_others(kind: type) -> bool:
+    """Whether code of the user's decides what a call of a class returns."""
+    return is_users(kind.__new__) or is_users(inspect.getattr_static(type(kind), "__call__", None))
+
+
 def _exit_of(kind: type) -> Any:
     return inspect.getattr_static(kind, "__exit__", None)
 
@@ -179,7 +197,7 @@ def _made_by(function: FunctionType) -> list[type]:
     names = {name: value for name, value in function.__globals__.items() if name not in local}
     given = [n.value.func if isinstance(n.value, ast.Call) else n for n in nodes if isinstance(n, ast.Return)]
     made = [object_at(each, names) for each in given]  # type: ignore[arg-type]
-    return made if all(isinstance(kind, type) and kind.__new__ is object.__new__ for kind in made) else []
+    return made if all(isinstance(kind, type) and not _makes_others(kind) for kind in made) else []
 
 
 def _definitions(function: FunctionType) -> list[ast.FunctionDef]:
