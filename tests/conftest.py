@@ -22,6 +22,7 @@ logging.getLogger("torch.__trace").propagate = True
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     wide.mark_long(items)  # before pytest selects by marks
+    wide.begin_waiting(items)
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,8 @@ import pytest
 #: The tests that take longest, one a line: `FILE::NAME`, or `FILE::NAME[2:]` for its cases after the second.
 LONG = Path(__file__).with_name("wide.txt")
 REST = "[2:]"
+#: Tests that wait for blocks of real time, and compute little.
+WAITING = ("test_typed_trades.py", "test_composed.py")
 
 
 def mark_long(items: Iterable[pytest.Item]) -> None:
@@ -22,6 +24,11 @@ def mark_long(items: Iterable[pytest.Item]) -> None:
         seen[name] += 1
         if name in long or (seen[name] > 2 and name + REST in long):
             item.add_marker(pytest.mark.wide)
+
+
+def begin_waiting(items: list[Any]) -> None:
+    """Move the tests of WAITING to the front: at the end a worker would be alone with them."""
+    items.sort(key=lambda item: item.path.name not in WAITING)
 
 
 def of_many(cases: Iterable[Any], *daily: Any) -> list[Any]:

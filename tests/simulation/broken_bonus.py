@@ -88,5 +88,4 @@ BROKEN: dict[str, Patches] = {
     "names the payer": ((agents, "trainer_of", payer_named),),
     "never pays": ((agents, "pay", paid_by_time),),
     "promises again": ((SimEscrow, "open", opens_again), (agents, "_check_new", nothing)),
-    "asks the contract alone for an earlier bonus": ((agents, "_check_new", nothing),),
 }
