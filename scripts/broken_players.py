@@ -80,15 +80,17 @@ def measure(limit: int, workers: int) -> list[dict[str, Any]]:
 
 
 def seeds_of_tests(limit: int, workers: int) -> None:
-    """Write a seed that finds each player; what is written already is played first."""
-    found: dict[str, dict[str, list[int]]] = {kind: {} for kind in broken_seeds.PLAYERS}
+    """Write a seed that finds each player; what is written already is played first, and stays if none is found."""
+    found = {kind: {**broken_seeds.known()[kind]} for kind in broken_seeds.PLAYERS}
     players = [(kind, name, limit) for kind, names in broken_seeds.PLAYERS.items() for name in names]
-    players.sort(key=lambda player: player[1] not in broken_seeds.known().get(player[0], {}))
     with get_context("fork").Pool(workers, quieten) as pool:
-        for kind, name, seed in pool.imap_unordered(_seed, players):
+        for kind, name, seed in pool.imap_unordered(_seed, sorted(players, key=lambda p: p[1] not in found[p[0]])):
             print(f"{kind:8} {name:45} {seed}", flush=True)
-            found[kind] |= {} if seed is None else {name: [seed]}
-    broken_seeds.KNOWN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+            if seed is not None and found[kind].get(name) != seed:
+                found[kind][name] = seed
+                text = json.dumps(found, indent=1, sort_keys=True) + "\n"
+                broken_seeds.KNOWN.with_suffix(".new").write_text(text)
+                broken_seeds.KNOWN.with_suffix(".new").replace(broken_seeds.KNOWN)
 
 
 def _seed(player: tuple[str, str, int]) -> tuple[str, str, int | None]:

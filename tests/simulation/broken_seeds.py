@@ -58,10 +58,11 @@ PLAYS: Mapping[str, Callable[[int, Any], Any]] = {
 
 def found_by(kind: str, name: str, seeds: Iterable[int]) -> int | None:
     """A seed that finds this player, None if none of `seeds` does."""
-    seeds = (*known().get(kind, {}).get(name, ()), *seeds)
-    return next((seed for seed in seeds if PLAYS[kind](seed, PLAYERS[kind][name])), None)
+    first = known()[kind].get(name)
+    tried = seeds if first is None else (first, *seeds)
+    return next((seed for seed in tried if PLAYS[kind](seed, PLAYERS[kind][name])), None)
 
 
-def known() -> dict[str, dict[str, list[int]]]:
+def known() -> dict[str, dict[str, int]]:
     """The seeds of the file, by kind and player."""
-    return json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    return json.loads(KNOWN.read_text())

@@ -69,19 +69,17 @@ class ByFunction(Base):
 
 
 class ByNodeHook(Base):
+    register = "register_hook"
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.layer(x)
         if y.grad_fn is not None:
-            y.grad_fn.register_hook(self.count)
+            getattr(y.grad_fn, self.register)(self.count)
         return y * self.factor()
 
 
-class ByNodePrehook(Base):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.layer(x)
-        if y.grad_fn is not None:
-            y.grad_fn.register_prehook(self.count)
-        return y * self.factor()
+class ByNodePrehook(ByNodeHook):
+    register = "register_prehook"
 
 
 class BySavedTensors(Base):

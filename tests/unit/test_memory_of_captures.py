@@ -81,20 +81,32 @@ def in_turns() -> tuple[vgame.Task, Any]:
     return vgame.Task(model, [loss, loss], [first, second], DATA, batch=4), model
 
 
-@pytest.mark.parametrize(
-    "make",
-    [simple(loss, Checkpointed), simple(loss, accumulate=2), scheduled, in_turns, *map(simple, REFUSED)],
-    ids=["checkpointed", "accumulated", "scheduled", "in turns", "counting", "failing"],
-)
+TASKS = {
+    "checkpointed": simple(loss, Checkpointed),
+    "accumulated": simple(loss, accumulate=2),
+    "scheduled": scheduled,
+    "in turns": in_turns,
+}
+
+
+@pytest.mark.parametrize("make", TASKS.values(), ids=TASKS)
 def test_a_model_is_freed_after_its_job_is_prepared(make: Callable[[], tuple[vgame.Task, Any]]) -> None:
     task, model = make()
     references = [weakref.ref(model), *map(weakref.ref, model.parameters())]
-    try:
-        bundle = vgame.prepare(vgame.Job(task, steps=3))
-        assert bundle.steps == 3
-    except ProgramError:
-        pass
+    bundle = vgame.prepare(vgame.Job(task, steps=3))
     del task, model
+    gc.collect()
+    assert [r() for r in references if r() is not None] == []
+    assert bundle.steps == 3
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_a_model_is_freed_after_its_job_is_refused(refused: Any) -> None:
+    task, model = simple(refused)()
+    references = [weakref.ref(model), *map(weakref.ref, model.parameters())]
+    with pytest.raises(ProgramError) as caught:
+        vgame.prepare(vgame.Job(task, steps=3))
+    del task, model, caught
     gc.collect()
     assert [r() for r in references if r() is not None] == []
 

@@ -34,6 +34,7 @@ from vgame.tasks.reach import parts as attributes
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)
 LEAVES = (int, float, complex, str, bytes, type(None))
 HOLDERS = (ContextVar, MappingProxyType, SynchronizedBase)
+FOLLOWED = (FunctionType, MethodType, BuiltinMethodType, partial, CACHED, ModuleType, type)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 STANDARD = (dict, list, tuple, set, frozenset, deque, SimpleNamespace, argparse.Namespace)
 
@@ -189,10 +190,12 @@ def _words(path: str, value: Any) -> Any:
 
 
 def _is_of_python(value: Any) -> bool:
-    """Whether a value is an object of Python's own library, such as a ConfigParser."""
+    """Whether a value is an object of Python's own library, such as a ConfigParser, whose parts are not read
+    otherwise."""
     kind = type(value)
-    fixed = isinstance(value, (*STANDARD, *HOLDERS, FunctionType, BuiltinMethodType, ModuleType, type))
-    return not fixed and is_library_class(kind) and kind.__module__.split(".")[0] in sys.stdlib_module_names
+    if isinstance(value, (*STANDARD, *HOLDERS, *FOLLOWED)):
+        return False
+    return is_library_class(kind) and kind.__module__.split(".")[0] in sys.stdlib_module_names
 
 
 def _pickled(value: Any) -> bytes | None:
