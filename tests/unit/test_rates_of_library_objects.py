@@ -74,6 +74,7 @@ CHANGED: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Callable[[A
     "a proxy": (behind, lambda x: KEPT.update(n=0.5), lambda x: x["n"]),
     "a weak reference": (lambda: weakref.ref(BOX), lambda x: setattr(BOX, "n", 0.5), lambda x: x().n),
     "a weak proxy": (lambda: weakref.proxy(BOX), lambda x: setattr(BOX, "n", 0.5), lambda x: x.n),
+    "a memoryview": (lambda: memoryview(bytearray(b"ab")), lambda x: x.__setitem__(0, 3), lambda x: 1.0 / x[0]),
     "threading.local": (local, lambda x: setattr(x, "n", 0.5), lambda x: x.n),
     "a queue": (queue.Queue, lambda x: x.put(1), lambda x: 1.0 / (1 + x.qsize())),
     "an event": (threading.Event, lambda x: x.set(), lambda x: 0.5 if x.is_set() else 1.0),
@@ -101,6 +102,7 @@ def test_what_the_loss_changes_is_refused(case: Any) -> None:
 
 CONSTANT: dict[str, tuple[Any, Callable[[Any], float]]] = {
     "a member": (Rate.LOW, lambda x: x.value),
+    "a method": ([BOX.__init__, str.upper], lambda x: 1.0 if x[1]("a") == "A" else 0.5),
     "a date": (datetime.date(2026, 1, 1), lambda x: 1.0 / x.month),
     "a path": (pathlib.PurePath("0.5"), lambda x: float(x.name)),
     "a pattern": (re.compile("n"), lambda x: 1.0 if x.match("n") else 0.5),

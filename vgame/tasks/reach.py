@@ -50,7 +50,7 @@ LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 CACHED = functools._lru_cache_wrapper
 NUMBERS = (np.generic, Decimal, Fraction, date, timedelta)
-BUFFERS = (bytearray, array, ctypes._SimpleCData, ctypes.Array)
+BUFFERS = (bytearray, memoryview, array, ctypes._SimpleCData, ctypes.Array)
 CONTAINERS = (list, tuple, set, frozenset, deque)
 MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
 #: Python's own modules whose objects hold what users put in.
