@@ -9,20 +9,26 @@ from typing import Any
 
 import pytest
 
-#: The tests that take longest, one a line: `FILE::NAME`, or `FILE::NAME[2:]` for its cases after the second.
+#: The tests that take longest, one a line: `FILE` or `FILE::NAME`. With `[n:]`: of each such test the cases after the
+#: first n.
 LONG = Path(__file__).with_name("wide.txt")
-REST = "[2:]"
 #: Tests that wait for blocks of real time, and compute little.
 WAITING = ("test_typed_trades.py", "test_composed.py")
 
 
+def parsed(line: str) -> tuple[str, int]:
+    """(file or test, number of its cases that are not wide) in a line of LONG."""
+    name, bracket, count = line.partition("[")
+    return name, int(count.removesuffix(":]")) if bracket else 0
+
+
 def mark_long(items: Iterable[pytest.Item]) -> None:
     """Mark the tests of LONG as wide."""
-    long, seen = set(LONG.read_text().splitlines()), Counter[str]()
+    long, seen = dict(map(parsed, LONG.read_text().splitlines())), Counter[str]()
     for item in items:
-        name = item.nodeid.split("[")[0]
-        seen[name] += 1
-        if name in long or (seen[name] > 2 and name + REST in long):
+        test = item.nodeid.split("[")[0]
+        seen[test] += 1
+        if any(name in long and seen[test] > long[name] for name in (test, test.split("::")[0])):
             item.add_marker(pytest.mark.wide)
 
 
