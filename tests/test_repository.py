@@ -82,17 +82,13 @@ def test_the_direction_of_imports_has_no_exemption() -> None:
     assert [c["ancestors"] for c in circles] == [["vgame", "vgame.**"]]
 
 
-#: Runs, orders and programs; an auditor's refusal without a log.
-ASKS_FOR_LOGGED = {
-    "runs/folder", "runs/logged_order", "job/bundle", "program/validate", "agents/auditor_service"
-}  # fmt: skip
-
-
-def test_each_kind_of_thing_asks_in_one_place_whether_the_mode_is_logged() -> None:
-    """Elsewhere a store, an executor or a bundle's `log` answers by its class."""
-    asks = re.compile(r"[!=]= \"logged\"|isinstance\([^)]*\bLogged")
+def test_one_table_says_what_the_mode_logged_changes() -> None:
+    """vgame/program/modes.py; folders of runs and orders read it. An auditor refuses an order without a log."""
     names = {p.relative_to(ROOT / "vgame").with_suffix("").as_posix(): p.read_text() for p in tracked("vgame/*.py")}
-    assert {name for name, text in names.items() if asks.search(text)} == ASKS_FOR_LOGGED
+    compares = re.compile(r"[!=]= \"logged\"|isinstance\([^)]*\bLogged")
+    assert {name for name, text in names.items() if compares.search(text)} == {"agents/auditor_service"}
+    reads = {name for name, text in names.items() if ".keeps_log" in text}
+    assert reads == {"job/bundle", "runs/folder", "runs/logged_order"}
 
 
 PLANTED = {

@@ -14,8 +14,9 @@ from test_logged_referee import step_of
 
 from vgame.chain.wallet import GAS_CAP
 from vgame.job.terms import gas_of
+from vgame.program.modes import MODES
 from vgame.program.operators import MAX_BLOCKS, ArgMax, Contract, Operator, ReduceMax, Variant
-from vgame.program.validate import MAX_LOGGED_TERMS, longest_run
+from vgame.program.validate import longest_run
 
 LENGTH = 8_000  # of a row, or of a block of one
 INDEX, TERMS, PRODUCTS = state(0), state(1), state(2)
@@ -64,6 +65,8 @@ def test_a_long_row_costs_as_much_as_terms_states(kind: str, mode: str, tmp_path
 
 def test_the_longest_sum_of_mode_logged_fits_a_transaction(tmp_path: Path) -> None:
     """Half a million gas is left for the game's own part."""
-    operator = Contract(Variant.SUM, 1, 1, 1, MAX_BLOCKS * MAX_LOGGED_TERMS, TERMS)
-    step = step_with(operator, "logged", MAX_LOGGED_TERMS, tmp_path)
+    most = MODES["logged"].most_terms
+    assert most is not None
+    operator = Contract(Variant.SUM, 1, 1, 1, MAX_BLOCKS * most, TERMS)
+    step = step_with(operator, "logged", most, tmp_path)
     assert GAS_CAP * 0.8 < prove(step) * 1.05 + 500_000 < GAS_CAP

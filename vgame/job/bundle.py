@@ -23,12 +23,13 @@ from vgame.commit.merkle import Kind, padding
 from vgame.commit.tensor import tensor_root, tensors_root
 from vgame.errors import BundleError
 from vgame.job.data import load_data, save_data
-from vgame.job.file import MODES, MOST_SPEC, MOST_STEPS, Name, Terms, problems
+from vgame.job.file import MOST_SPEC, MOST_STEPS, Name, Terms, problems
 from vgame.job.forecast import Forecast
 from vgame.job.shown import table
 from vgame.job.state_keys import Keys, keys_root, load_keys, save_keys
 from vgame.logged.spec import LogSpec
 from vgame.program.file import load_program, save_program
+from vgame.program.modes import MODES
 from vgame.program.program import Program, TensorLabel
 from vgame.program.tensor_file import pack_tensors, read_tensors
 from vgame.program.validate import validate
@@ -87,6 +88,11 @@ class Bundle:
         """HTML for a notebook: the roots, the result of the validation, the forecast."""
         cost = {"cost here": str(self.forecast)} if self.forecast else {}
         return table(self.facts | {"checked": self.checked} | cost)
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether a run of this job has a log of its rounding decisions."""
+        return MODES[self.mode].keeps_log
 
     @property
     def facts(self) -> dict[str, str]:
@@ -170,7 +176,7 @@ class Bundle:
             "scalar_root": self.scalar_root,
         }
         numbers = {"seed": self.seed, "steps": self.steps, "interval": self.interval, "depth": self.depth}
-        numbers["mode"] = self.log.bits if self.log else MODES.index(self.mode)
+        numbers["mode"] = self.log.bits if self.log else list(MODES).index(self.mode)
         return roots | numbers | self.terms.model_dump()
 
     def rendering(self) -> dict[str, Any]:
@@ -332,19 +338,20 @@ def read_spec(path: Path) -> tuple[dict[str, Any], tuple[int, int, int, int, str
     try:
         terms = Terms.model_validate(spec["terms"])
         numbers = (spec["seed"], spec["steps"], spec["interval"], spec["depth"], spec["mode"])
-        log = LogSpec.model_validate(spec["log"]) if spec["mode"] == "logged" else None
+        keeps_log = numbers[4] in [name for name, mode in MODES.items() if mode.keeps_log]
+        log = LogSpec.model_validate(spec["log"]) if keeps_log else None
     except KeyError as error:
         raise BundleError(f"{path} is not a job spec of this version: {error} is missing") from None
     except ValidationError as error:
         raise BundleError(f"{path} is not a job spec of this version: {problems(error)}") from None
     least, most = (0, 1, 1, 1), (2**64 - 1, MOST_STEPS, 2**32 - 1, 8)
-    if numbers[4] not in MODES or not all(
+    if numbers[4] not in tuple(MODES) or not all(
         type(n) is int and low <= n <= high for n, low, high in zip(numbers[:4], least, most, strict=True)
     ):
         found = f"{numbers}"[:200]
         raise BundleError(
             f"{path} is not a job spec of this version: seed, steps, interval, depth, mode = {found}; numbers from "
-            f"{least} to {most} and one of {MODES} are expected"
+            f"{least} to {most} and one of {tuple(MODES)} are expected"
         )
     return spec, numbers, terms, log
 

@@ -25,10 +25,6 @@ from vgame.program.schedule import Schedule
 from vgame.system.files import read_file
 from vgame.tasks.task import Task
 
-#: Rounding modes by their number in the order; mode `logged` is ordered by its bits. The contract takes 0 and 26 to 32.
-MODES = ("correct", "nearest", "fp32", "logged")
-
-
 MOST_STEPS = 2**24  # more is a mistake: the table of scalars alone would take hours
 
 

@@ -14,6 +14,7 @@ from vgame.commit.merkle import tree_height
 from vgame.commit.words import LEAF_BYTES, leaf_count
 from vgame.job.bundle import Bundle
 from vgame.job.file import Terms
+from vgame.program.modes import MODES
 from vgame.program.operators import LEAF_TERMS, Contract
 from vgame.program.validate import longest_run
 
@@ -49,33 +50,27 @@ GAS = {
     "selectOperator": 81_000,
     "withdraw": 35_000,
 }
-#: By mode, bounds other than these. `logged`: more roots to store, three accumulators instead of one, the log's entry.
-MODE_GAS = {"correct": {}, "logged": {"postPartials": 175_000, "postSegment": 145_000, "prove": 950_000}}
 #: Additional gas of a move beside other disputes: the awaited duty is marked, once per claim (a challenge may mark it
 #: for the first dispute too).
 MARK_GAS = dict.fromkeys(("select", "selectOperator", "selectElement", "selectPartial", "prove"), 25_000) | {
     "challenge": 50_000
 }
-#: Additional gas of `postPartials` for each block after the third.
-BLOCK_GAS = {"correct": 6_000, "logged": 10_000}
 #: Additional gas for each child of a call beyond the 32 of depth 5: its bytes (EIP-7623).
 CHILD_GAS = 32 * 40
-#: Additional gas of `prove` for each term beyond LEAF_TERMS, for products, the most expensive case.
-TERM_GAS = {"correct": 330, "logged": 765}
 
 
 def gas_of(bundle: Bundle) -> dict[str, int]:
     """Upper bound on the gas of each call in a dispute about this job."""
-    operators, mode = bundle.program.operators, bundle.mode
+    operators, mode = bundle.program.operators, MODES[bundle.mode]
     blocks = max((op.blocks for op in operators if isinstance(op, Contract)), default=1)
     terms = max(map(longest_run, operators))
-    gas = GAS | MODE_GAS[mode]
+    gas = GAS | mode.gas
     gas |= {name: gas[name] + more for name, more in MARK_GAS.items()}
     children = CHILD_GAS * max(0, 2**bundle.depth - 32)
     return gas | {
         **{name: gas[name] + children for name in ("reveal", "postSegment", "postTrace")},
-        "postPartials": gas["postPartials"] + BLOCK_GAS[mode] * max(0, blocks - 3),
-        "prove": gas["prove"] + TERM_GAS[mode] * max(0, terms - LEAF_TERMS),
+        "postPartials": gas["postPartials"] + mode.block_gas * max(0, blocks - 3),
+        "prove": gas["prove"] + mode.term_gas * max(0, terms - LEAF_TERMS),
     }
 
 

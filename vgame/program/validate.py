@@ -13,6 +13,7 @@ from vgame.arithmetic.functions import Function, arity
 from vgame.commit.merkle import tree_height
 from vgame.commit.words import LEAF_BYTES, LEAF_WORDS, tensor_height
 from vgame.errors import ProgramError, some_of
+from vgame.program.modes import MODES
 from vgame.program.operators import (
     BROADCAST,
     MAX_BLOCKS,
@@ -38,8 +39,6 @@ MAX_RANK = 12
 MAX_DIMS = 8
 MAX_ACCESSES = 32
 MAX_WITNESS = 120_000  # bytes; a public mempool takes transactions up to 128 KiB
-#: Terms of a block of a sum in mode `logged`, at up to 765 gas each: bounded by the gas of a transaction (EIP-7825).
-MAX_LOGGED_TERMS = 20_000
 BARE = (RefClass.OPERATOR, RefClass.STATE, RefClass.CONSTANT, RefClass.DATA)
 
 
@@ -281,14 +280,13 @@ def _witness_problem(operator: Operator, tensors: Tensors, operators: int) -> st
 
 
 def _mode_problem(operator: Operator, mode: str) -> str | None:
-    if mode != "logged":
+    limits = MODES[mode]
+    if not limits.bfloat16 and getattr(operator, "bfloat16", False):
+        return f"its output is bfloat16, which mode `{mode}` does not support; order the job in mode `correct`"
+    most = limits.most_terms
+    if most is None or not isinstance(operator, Contract) or operator.block_length <= most:
         return None
-    if getattr(operator, "bfloat16", False):
-        return "its output is bfloat16, which mode `logged` does not support; order the job in mode `correct`"
-    if not isinstance(operator, Contract) or operator.block_length <= MAX_LOGGED_TERMS:
-        return None
-    most = MAX_BLOCKS * MAX_LOGGED_TERMS
     return (
-        f"a sum of {operator.k:,} terms needs more gas than a transaction may use; at most {most:,} terms are allowed "
-        "in mode `logged`"
+        f"a sum of {operator.k:,} terms needs more gas than a transaction may use; at most {MAX_BLOCKS * most:,} terms "
+        f"are allowed in mode `{mode}`"
     )

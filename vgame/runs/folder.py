@@ -1,6 +1,6 @@
 """Open a run's folder; choose the classes of a run by its rounding mode.
 
-INVARIANT: this module alone asks whether a run is in mode `logged`. Then its store (logged_store.py), its executor
+INVARIANT: this module alone chooses them by whether the run keeps a log. Then its store (logged_store.py), its executor
 (vgame/logged/kernels.py) and its history (logged_history.py) have a log.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def store_type(bundle: Bundle) -> type[Store]:
     """The class of the bundle's store."""
-    return LoggedStore if bundle.mode == "logged" else Store
+    return LoggedStore if bundle.keeps_log else Store
 
 
 def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) -> Store:
@@ -34,7 +34,7 @@ def store_of(run: Path, bundle: Bundle, keep: int = 1, writable: bool = True) ->
 
 def executor_of(bundle: Bundle, kind: str) -> Executor:
     """The bundle's executor on a torch device."""
-    if bundle.mode == "logged":
+    if bundle.keeps_log:
         return make_executor(bundle, kind)
     return Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode, kind)
 
@@ -51,7 +51,7 @@ def history_of(store: Store, stepper: Stepper, log: CommittedLog | None = None) 
     from vgame.runs.history import History
     from vgame.runs.logged_history import LoggedHistory
 
-    if store.bundle.mode == "logged":
+    if store.bundle.keeps_log:
         return LoggedHistory(store, stepper, log or store)
     return History(store, stepper)
 

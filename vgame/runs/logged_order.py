@@ -17,7 +17,7 @@ from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 def with_log(bundle: Bundle, terms: LogTerms | None, listener: NullProgress = NULL_PROGRESS) -> Bundle:
     """The bundle with its log; measured windows are measured now."""
-    if bundle.mode != "logged":
+    if not bundle.keeps_log:
         if terms is not None:
             raise JobFileError(f"[log] belongs to mode = 'logged', but the mode is {bundle.mode!r}")
         return bundle
@@ -36,6 +36,6 @@ def with_known_log(bundle: Bundle, terms: LogTerms | None, known: LogSpec | None
     """`with_log` for a comparison with a run, whose log is `known`: measured windows are taken from it, none if it has
     other bits."""
     own = terms or LogTerms()
-    if bundle.mode != "logged" or own.thresholds == "proven":
+    if not bundle.keeps_log or own.thresholds == "proven":
         return with_log(bundle, terms)
     return replace(bundle, log=known) if known and known.bits == own.bits else bundle
