@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from proxy import LyingProxy, served
@@ -14,7 +16,7 @@ from scene import Scene
 from typer.testing import CliRunner
 
 import vgame
-from vgame.chain import agreed
+from vgame.chain import agreed, deployment
 from vgame.chain.abi import artifact
 from vgame.chain.connection import Chain
 from vgame.chain.deployment import ORDER, check_room, deploy, deploy_part, most_gas, record
@@ -78,6 +80,23 @@ def test_a_transaction_of_another_process_stops_no_deployment(real_scene: Scene)
         assert vgame.Game.deploy(wallet) and count(wallet) == 7
 
 
+@pytest.mark.parametrize("part", ["Pointwise", "Logged"])
+def test_a_part_that_an_earlier_command_makes_meanwhile_is_not_paid_again(real_scene: Scene, part: str) -> None:
+    """Its transaction was pending when the command was killed, and is included between a look and the next sending."""
+    wallet = real_scene.wallet()
+    usual, pending = Wallet.deploy, [part]
+
+    def deployed(self: Wallet, name: str, *args: str) -> str:
+        if name in pending:
+            pending.remove(name)
+            usual(Wallet(self.chain, self.key), name, *args)
+        return usual(self, name, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Wallet, "deploy", deployed)
+        assert vgame.Game.deploy(wallet).check_parts() and count(wallet) == 6
+
+
 def test_parts_of_another_game_are_not_used(real_scene: Scene) -> None:
     """The referee of these has another contract for functions than the account's own one."""
     wallet = real_scene.wallet()
@@ -122,6 +141,10 @@ def asks_too_much_gas(query: dict[str, Any], truth: Callable[[], dict[str, Any]]
     return {"result": hex(17_000_000)} if query["method"] == "eth_estimateGas" else truth()
 
 
+def asks_too_little_gas(query: dict[str, Any], truth: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    return {"result": hex(60_000)} if query["method"] == "eth_estimateGas" else truth()
+
+
 def invents_addresses(query: dict[str, Any], truth: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     reply = truth()
     if query["method"] == "eth_getTransactionReceipt" and reply.get("result"):
@@ -145,7 +168,10 @@ def hides_receipts(query: dict[str, Any], truth: Callable[[], dict[str, Any]]) -
     return refusal if query["method"] == "eth_getTransactionReceipt" else truth()
 
 
-LIES = (no_ether, refuses, asks_too_much_gas, invents_addresses, shows_no_code, shows_all_code, hides_receipts)
+LIES = (
+    no_ether, refuses, asks_too_much_gas, asks_too_little_gas, invents_addresses, shows_no_code, shows_all_code,
+    hides_receipts,
+)  # fmt: skip
 
 
 @contextmanager
@@ -207,3 +233,22 @@ def test_a_game_in_a_registry_is_not_replaced(real_scene: Scene, tmp_path: Path)
     with pytest.raises(VgameError, match="holds the game"):
         check_room(games, real_scene.chain.chain_id)
     assert games.read_bytes() == before
+
+
+def test_two_commands_write_one_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two chains, at the same time: none of the two games is lost."""
+    games, usual = tmp_path / "games.json", deployment.write_atomic
+    one, other = (SimpleNamespace(address=OTHER, chain=SimpleNamespace(chain_id=n)) for n in (5, 6))
+    second = threading.Thread(target=lambda: record(games, cast(Any, other)))
+
+    def written(path: Path, data: bytes) -> None:
+        if not second.ident:
+            second.start()
+            second.join(0.5)
+        usual(path, data)
+
+    monkeypatch.setattr(deployment, "agreed", lambda *_: ())
+    monkeypatch.setattr(deployment, "write_atomic", written)
+    record(games, cast(Any, one))
+    second.join()
+    assert set(deployment.read(games)) == {"5", "6"}

@@ -13,9 +13,11 @@ again.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +25,7 @@ import rlp
 from web3 import Web3
 
 from vgame.chain.abi import artifact
-from vgame.chain.agreed import agreed, agreed_soon, middle_of
+from vgame.chain.agreed import TRIES, agreed, agreed_soon, middle_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connect import named_chain
 from vgame.chain.connection import Chain, quantity
@@ -32,11 +34,12 @@ from vgame.chain.game import Game
 from vgame.chain.records import checksum_address
 from vgame.chain.sending import send_until
 from vgame.chain.wallet import Wallet, deploy_game
-from vgame.errors import ChainError, VgameError
+from vgame.errors import ChainError, NotYet, VgameError
 from vgame.system.files import MODE, half_file, parse_json, read_file, write_atomic
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 MOST = 2**20  # maximum bytes of a registry
+MORE = 3  # transactions of other processes with this key while one part is made
 ORDER = ("Pointwise", "Referee", "Logged", "Settlement", "Delivery", "VerificationGame")  # as `deploy_game` makes them
 
 
@@ -51,40 +54,63 @@ def deploy_part(wallet: Wallet, name: str, *args: str) -> str:
     return _Parts(wallet, [name]).deploy(name, *args)
 
 
+class _Creation(Wallet):
+    """The account, for transactions of one number alone: at most one of them takes effect. No endpoint's estimate
+    decides their gas."""
+
+    def __init__(self, wallet: Wallet, number: int, gas: int) -> None:
+        super().__init__(wallet.chain, wallet.key)
+        self.pauses, self.number, self.gas = wallet.pauses, number, gas
+
+    def send(self, to: str | None, data: bytes, value: int = 0, gas: int | None = None) -> Any:
+        return super().send(to, data, value, self.gas)
+
+    def announce(self, number: int, digest: bytes) -> None:
+        if number != self.number:
+            raise NotYet(f"transaction {number} of {self.address} is next, not {self.number}: look again first")
+        super().announce(number, digest)
+
+
 class _Parts:
     """Contracts of this version that an account deploys, in this order."""
 
     def __init__(self, wallet: Wallet, names: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         self.wallet, self.names, self.before, self.sends = wallet, names, before, 0
-        count = anywhere(wallet.chain, lambda: wallet.chain.middle(self._count))
-        #: Numbers of transactions that may have made the next part: own ones, and a few of other processes.
-        self.first, self.end = max(count - len(names), 0), count + 2
+        #: Of the transactions that may have made the next part.
+        self.first = max(self._next() - len(names), 0)
 
-    def _count(self, eth: Any) -> int:
-        return quantity(eth.get_transaction_count(self.wallet.address, "latest"))
+    def _next(self) -> int:
+        """Number of the account's next transaction."""
+        chain, address = self.wallet.chain, self.wallet.address
+        return anywhere(chain, lambda: chain.middle(lambda eth: quantity(eth.get_transaction_count(address, "latest"))))
 
     def deploy(self, name: str, *args: str) -> str:
         """The address of a part, as most endpoints show it, with these constructor arguments. A receipt may name
         any."""
-        chain = self.wallet.chain
-        made = lambda *_: self._made(name, args)  # noqa: E731
-        address = agreed_soon(chain, f"the address of {name}", made)
-        if not address:
-            if not self.sends:
-                self._check_funds(name)
-                self.before()
-            address = send_until(self.wallet, f"deploy {name}", lambda: self._send(name, args), made, most_answering)
-        self.first = 1 + next(n for n in range(self.first, self.end) if self._address(n) == address)
-        return address
+        for _ in range(TRIES):
+            number = self._next()  # before the look, which so shows what all transactions with lower numbers have made
+            made = lambda *_, number=number: self._made(name, args, number)  # noqa: E731
+            if not (address := agreed_soon(self.wallet.chain, f"the address of {name}", made)):
+                try:
+                    address = self._send(name, args, number, made)
+                except NotYet as problem:  # another transaction has the number
+                    later = problem
+                    continue
+            self.first = 1 + next(n for n in range(self.first, number + MORE) if self._address(n) == address)
+            return address
+        raise later
 
-    def _send(self, name: str, args: tuple[str, ...]) -> None:
+    def _send(self, name: str, args: tuple[str, ...], number: int, made: Callable[..., str]) -> str:
+        if not self.sends:
+            self._check_funds(name)
+            self.before()
         self.sends += 1
-        self.end += 2
-        self.wallet.deploy(name, *args)
+        wallet = _Creation(self.wallet, number, most_gas(name))
+        return send_until(wallet, f"deploy {name}", lambda: wallet.deploy(name, *args), made, most_answering)
 
-    def _made(self, name: str, args: tuple[str, ...]) -> str:
-        """The address of a part that one of these transactions has made; empty if there is none."""
-        addresses = map(self._address, range(self.first, self.end))
+    def _made(self, name: str, args: tuple[str, ...], number: int) -> str:
+        """The address of a part that a transaction up to a few after `number` has made; empty if there is none."""
+        addresses = map(self._address, range(self.first, number + MORE))
         return next((address for address in addresses if self._is_part(name, address, args)), "")
 
     def _address(self, number: int) -> str:
@@ -142,13 +168,26 @@ def _is_held(path: Path, chain_id: int, game: str) -> VgameError:
 def record(path: Path, game: Game) -> None:
     """Add the game to the file; VgameError if that holds another game of the same chain. NotYet unless more than half
     of the endpoints that answer show the same parts."""
-    known = _known(path)
-    if (held := known.get(str(game.chain.chain_id))) and held["game"] != game.address:
-        raise _is_held(path, game.chain.chain_id, held["game"])
     shown = agreed(game.chain, "the parts of the game", lambda: _parts(game), most_answering)
     parts = {name: {"address": address, "code": code} for name, address, code in shown}
-    known[str(game.chain.chain_id)] = {"game": game.address, "parts": parts}
-    write_atomic(path, (json.dumps(known, indent=1) + "\n").encode())
+    with _alone(path.parent):
+        known = _known(path)
+        if (held := known.get(str(game.chain.chain_id))) and held["game"] != game.address:
+            raise _is_held(path, game.chain.chain_id, held["game"])
+        known[str(game.chain.chain_id)] = {"game": game.address, "parts": parts}
+        write_atomic(path, (json.dumps(known, indent=1) + "\n").encode())
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process is in this context of the same folder, where its file system has locks."""
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _parts(game: Game) -> tuple[tuple[str, str, str], ...]:
