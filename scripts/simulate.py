@@ -13,7 +13,6 @@ import gc
 import json
 import logging
 import os
-import subprocess
 import sys
 import time
 from functools import partial
@@ -27,6 +26,7 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / name) for name in ("simulation
 from bazaar import Bazaar  # noqa: E402
 from bonuses import Bonuses  # noqa: E402
 from chorus import Chorus  # noqa: E402
+from code_only import last_change  # noqa: E402
 from sale import Sale  # noqa: E402
 from several import Several  # noqa: E402
 from story import Story  # noqa: E402
@@ -91,15 +91,13 @@ def explain(tape: Tape, inside: bool, kind: str) -> None:
 
 
 def commit(kind: str) -> str:
-    """The last one that changed what is played; with a + where files differ from it."""
+    """The last one that changed code which is played; with a + where the checkout differs from it."""
     own = (
         *(("vgame/delivery",) if kind in OF_DELIVERIES else ()),
         *((*WHOLE, "tests/game/bonus_stage.py") if kind == "bonus" else ()),
         *(f":(exclude){path}" for path in UNUSED[kind]),
     )
-    git, played = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True), (*PLAYED, *own, *BESIDE)
-    found = git(["git", "log", "-1", "--format=%H", "--", *played]).stdout[:12]
-    return found + "+" * bool(git(["git", "status", "--porcelain", "-uno", "--", *played]).stdout)
+    return last_change(ROOT, (*PLAYED, *own, *BESIDE))
 
 
 def record(line: dict[str, Any]) -> None:
