@@ -299,8 +299,10 @@ def _held(module: Any) -> Mapping[str, Any]:
 
 
 def _is_users(held: Mapping[str, Any]) -> bool:
-    file, name = held.get("__file__"), str(held.get("__name__"))
-    return isinstance(file, str) and name.partition(".")[0] != PACKAGE.name and not is_installed(file)
+    file = held.get("__file__")
+    if not isinstance(file, str) or is_installed(file):  # nearly all
+        return False
+    return str(held.get("__name__")).partition(".")[0] != PACKAGE.name
 
 
 def _is_value(value: Any) -> bool:

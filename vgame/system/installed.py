@@ -10,6 +10,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,11 +45,13 @@ def is_users(found: Any) -> bool:
     return code is not None and is_of_user(code.co_filename)
 
 
+@cache
 def is_of_python(file: str) -> bool:
     """Whether a file is one of Python's, or made by Python or a library while it runs."""
     return file.startswith(MADE) or (file.startswith(_PYTHON) and not file.startswith(_LIBRARIES))
 
 
+@cache
 def is_installed(file: str) -> bool:
     """Whether a file is of Python or of an installed library. Those of vgame are not, wherever they are: its data sets
     wrap losses."""

@@ -6,6 +6,8 @@ Pure Python, one value at a time; twin: contracts/arithmetic/Philox.sol.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 WORD_MASK = 0xFFFFFFFF
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -55,10 +57,16 @@ def shuffle_index(seed: int, step: int, element: int, elements: int, population:
     return x
 
 
+@lru_cache(SHUFFLE_ROUNDS)
+def _pivots(index: int, low: int, high: int, key: Key) -> Counter:
+    """The words of four rounds, the same for all samples of an epoch."""
+    return philox((index, low, high, PIVOT_STREAM), key)
+
+
 def _swap_or_not(x: int, r: int, epoch: int, key: Key, population: int) -> int:
     """Round r: x and its mirror image about the pivot are exchanged if the bit addressed by both is set."""
     low, high = epoch & WORD_MASK, epoch >> 32 & WORD_MASK
-    word = philox((r // 4, low, high, PIVOT_STREAM), key)[r % 4]
+    word = _pivots(r // 4, low, high, key)[r % 4]
     mirror = ((word * population >> 32) - x) % population
     bit = philox((max(x, mirror), low, r, BIT_STREAM + high & WORD_MASK), key)[0] & 1
     return mirror if bit else x
