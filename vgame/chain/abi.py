@@ -46,13 +46,14 @@ def errors() -> dict[bytes, tuple[str, list[str]]]:
 
 def known_revert(answer: object) -> str | None:
     """Revert data in a reply of any form: nodes and proxies nest it in objects, lists and sentences. None if no data
-    begin with an error of the contracts."""
+    begin with the selector of a contract's error."""
     found = re.findall("0x(?:[0-9a-fA-F]{2}){4,}", str(answer))
     return next((data for data in found if bytes.fromhex(data[2:10]) in errors()), None)
 
 
 def refuse_overlap(data: bytes) -> None:
-    """ValueError where elements of an encoded `bytes[]` lie in each other: decoded, they would take any memory."""
+    """ValueError if the elements of an encoded `bytes[]` overlap, so that they are together longer than the data:
+    decoded, they could take any amount of memory."""
 
     def word(at: int) -> int:
         return int.from_bytes(data[at : at + 32])

@@ -1,7 +1,7 @@
-"""What more than half of the endpoints show, for commands that ask once and act on the reply (vgame.agents.bonus).
-Roles look again and again instead (vgame.chain.final).
+"""Replies on which more than half of the endpoints agree, for commands that ask once and act on the reply
+(vgame.agents.bonus). Roles repeat their looks instead (vgame.chain.final).
 
-In: a chain, a question. Out: the reply; NotYet if no reply is that of enough endpoints.
+In: a chain, a question. Out: the reply; NotYet if not enough endpoints give the same reply.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from vgame.chain.final import most, most_answering
 from vgame.errors import ChainError, ContractError, NotYet, VgameError
 
 T = TypeVar("T", bound=Hashable)
-WAIT, TRIES = 30.0, 3  # seconds for the effect of a transaction to be shown; times at least that all are asked
+WAIT, TRIES = 30.0, 3  # seconds to wait for the effect of a transaction; minimum number of times that all are asked
 
 
 def _asked(chain: Chain, question: Callable[[], T]) -> tuple[dict[int, T], dict[int, VgameError]]:
-    """By endpoint, the replies and the errors; of the newest state, unless the question names another one. Then the
-    endpoint in use is the same as before."""
+    """The replies and the errors by endpoint. A question reads the newest state unless it names another one. Afterwards
+    the endpoint in use is the same as before."""
     replies, problems = dict[int, T](), dict[int, VgameError]()
     with chain.at("latest") if chain.turns else nullcontext(), chain.turns.back() if chain.turns else nullcontext():
         for _ in chain.turns.all if chain.turns else [None]:
-            chain.turn()  # so each has the time of a look
+            chain.turn()  # so that each has the time of a look
             try:
                 replies[chain.endpoint] = question()
             except VgameError as problem:
@@ -36,7 +36,7 @@ def _asked(chain: Chain, question: Callable[[], T]) -> tuple[dict[int, T], dict[
 
 
 def replies_of(chain: Chain, question: Callable[[], T]) -> list[T]:
-    """The replies of the endpoints that answer, one of each; the first error if none does."""
+    """One reply of each endpoint that answers; raises the first error if none does."""
     replies, problems = _asked(chain, question)
     if not replies:
         raise next(iter(problems.values()))
@@ -44,8 +44,9 @@ def replies_of(chain: Chain, question: Callable[[], T]) -> list[T]:
 
 
 def check_contracts(chain: Chain) -> None:
-    """ChainError unless more endpoints show the contracts that the chain's checks name than others. Some may lag behind
-    a deployment, so they are asked again for WAIT seconds, and TRIES times at least: one could use up the time."""
+    """ChainError unless more endpoints pass the chain's checks than show other contracts. Some may lag behind a
+    deployment, so they are asked again for WAIT seconds, and at least TRIES times, because one slow endpoint could use
+    up the time."""
     turns, end = chain.turns, time.monotonic() + WAIT
     for tried in count(1) if turns else ():
         try:
@@ -59,16 +60,16 @@ def check_contracts(chain: Chain) -> None:
 
 @contextmanager
 def checked(chain: Chain) -> Iterator[None]:
-    """The checks of contracts that are added in this context stay only if `check_contracts` passes; after an error the
-    connection is as before, for its other contracts."""
+    """Checks of contracts that are added in this context are kept only if `check_contracts` passes. After an error the
+    connection is as before, so that its other contracts can still be used."""
     with chain.turns.kept() if chain.turns else nullcontext():
         yield
         check_contracts(chain)
 
 
 def middle_of(chain: Chain, question: Callable[[], int]) -> int:
-    """The middle reply of the endpoints, the upper one of two; the error of the contract that most of them show, if
-    more show one than reply."""
+    """The median of the endpoints' replies, the upper one of an even number. If more endpoints show an error of the
+    contract than reply, raises the most frequent one."""
     replies, problems = _asked(chain, question)
     errors = [problem for problem in problems.values() if isinstance(problem, ContractError)]
     if len(errors) > len(replies):
@@ -80,8 +81,8 @@ def middle_of(chain: Chain, question: Callable[[], int]) -> int:
 
 
 def shown_by(chain: Chain, effect: Callable[[], T], wait: bool, of: Callable[[Chain], int] = most) -> T | None:
-    """What enough endpoints (`of`) show as the effect of a transaction; None if it is false. `wait`: until they show
-    one, for WAIT seconds, and TRIES times at least: one could use up the time."""
+    """The effect of a transaction, as enough endpoints (`of`) show it; None if they show none. `wait`: ask again for
+    WAIT seconds, and at least TRIES times, because one slow endpoint could use up the time."""
     for _ in range(TRIES if wait else 1):
         for _ in chain.polls(WAIT / TRIES if wait else 0):
             with suppress(VgameError):
@@ -96,7 +97,8 @@ def agreed(chain: Chain, what: str, question: Callable[[], T], of: Callable[[Cha
 
 
 def agreed_soon(chain: Chain, what: str, question: Callable[[], T]) -> T:
-    """The reply of more than half of the endpoints that answer; those that lag are asked again for WAIT seconds."""
+    """The reply of more than half of the endpoints that answer. All are asked again for WAIT seconds, because some may
+    lag."""
     problem: NotYet | None = None
     for _ in chain.polls(WAIT if chain.turns else 0):
         try:

@@ -1,4 +1,4 @@
-"""Questions before a role begins, where an error ends the command."""
+"""Questions at the start of a role or command, where an error ends it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ T = TypeVar("T")
 
 
 def anywhere(chain: Connection, question: Callable[[], T]) -> T:
-    """The result; of several endpoints, at the first one where there is no error. An endpoint that is asked first at
-    each start could prevent the role for ever, or delay it by slow replies."""
+    """The result; with several endpoints, that of the first one without an error. Otherwise the endpoint that is asked
+    first at each start could prevent the role for ever, or delay it by slow replies."""
     return question() if chain.turns is None else chain.turns.at_any(question)

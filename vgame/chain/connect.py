@@ -1,4 +1,4 @@
-"""A connection that signs: which chain its transactions are for is the user's choice."""
+"""A connection for signing. The user chooses the chain for which it signs."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Chain:
     is_development = False  # safe to trust: a job's id contains the chain's number, so no endpoint can pretend this
     form = ""  # how the node accepts the pinned block: "hash" or "number"; empty: not tried, or failed
     tell: Callable[[str], None] = staticmethod(lambda _: None)  # shows a message to the user during a long call
-    turns: Turns | None = None  # where there are several endpoints
+    turns: Turns | None = None  # if there are several endpoints
 
     def __init__(self, url: str | Sequence[str], chain_id: int | None = None, poll: float = 0.02) -> None:
         """`url`: of one endpoint, or several, which take turns."""
@@ -95,7 +95,7 @@ class Chain:
         self.is_development = self.chain_id in DEVELOPMENT
 
     def _id_of(self, wanted: int | None) -> int:
-        """Number of the endpoint's chain; ChainError unless it is the right one."""
+        """Number of the endpoint's chain; ChainError unless it is the `wanted` one."""
         found = self.ask(lambda: quantity(self.web3.eth.chain_id))
         if wanted not in (None, found):
             raise ChainError(f"{self.url} is chain {found}, chain {wanted} was expected; check the endpoint")
@@ -112,15 +112,15 @@ class Chain:
             self.turns.next()
 
     def use(self, node: Any) -> None:
-        """Let this node answer from now on."""
+        """Send requests to this node from now on."""
         self.web3.provider = node
 
     def publish(self, raw: bytes) -> None:
-        """Send a signed transaction to all endpoints; the first one's error if none takes it."""
+        """Send a signed transaction to all endpoints; the first one's error if none accepts it."""
         self._from_all(lambda eth: eth.send_raw_transaction(raw))
 
     def middle(self, question: Callable[[Any], int], lower: bool = False) -> int:
-        """The middle one of all replies, right if most are. Of an even number, the `lower` one, or this endpoint's."""
+        """The median of all replies, right if most are; of two medians the `lower`, or the one near this endpoint's."""
         replies = self._from_all(question)
         if self.turns:
             self.turns.check_enough(len(replies))
@@ -154,7 +154,7 @@ class Chain:
             except Web3RPCError:
                 if not self.pin:
                     raise
-                return question()  # the other node of a balancer may know the block
+                return question()  # another node behind a load balancer may know the block
         except NO_URL as error:
             raise ChainError(
                 f"{self.url} is no URL of a node ({self.shown(error)}); http://HOST:PORT or https://... is expected"
@@ -181,7 +181,7 @@ class Chain:
 
     def shown(self, text: object) -> str:
         """An error's text, without the secrets in the endpoint's URL, of at most MOST_SHOWN characters."""
-        most = MOST_SHOWN * len(self.secret)  # so no secret is cut where the shown text ends
+        most = MOST_SHOWN * len(self.secret)  # so that no secret is cut at the end of the shown text
         return hide_secrets(str(text)[:most], self.secret)[:MOST_SHOWN]
 
     def _meet_again(self) -> None:
@@ -228,8 +228,8 @@ class Chain:
 
     @contextmanager
     def pinned(self) -> Iterator[Block]:
-        """Requests inside this context read the state after one block, that of `at` or the newest, by its hash
-        (EIP-1898). So all replies are of one branch."""
+        """Requests inside this context read the state after one block, that of `at` or the newest. If the node accepts
+        its hash (EIP-1898), all replies are of one branch."""
         if self.pin or self.web3.eth.default_block != "latest":
             yield self.block()
             return
@@ -300,8 +300,8 @@ class Chain:
         return self.ask(lambda: quantity(self.web3.eth.get_balance(checksummed(address))))
 
     def fees(self, of_all: bool = False) -> tuple[int, int]:
-        """Base fee and usual tip, wei per gas, at this endpoint, or (`of_all`) the middle ones of all. The block maker
-        receives the tip and may ask for too much, so a large tip is accepted only with a large base fee."""
+        """Base fee and usual tip, wei per gas, at this endpoint, or (`of_all`) the lower medians of all. A node may
+        propose too large a tip, so a large tip is accepted only with a large base fee."""
         tip = self.asked_tip(of_all)
         base = self.middle(_base_fee, lower=True) if of_all else self.block().base_fee
         return base, min(tip, max(USUAL_TIP, base))
@@ -363,7 +363,7 @@ class Chain:
         return next((found for found in replies if found is not None), None)
 
     def polls(self, seconds: float) -> Iterator[None]:
-        """Now, and again and again while so many seconds pass, after longer and longer pauses."""
+        """Yields at once, then again until `seconds` have passed, after pauses that become longer."""
         end, pause = time.monotonic() + seconds, self.poll
         yield
         while (left := end - time.monotonic()) > 0:

@@ -1,8 +1,8 @@
-"""Contents that a chain keeps in events only, found by a time that the contract's state names.
+"""Contents that a chain keeps only in events, found by a time in the contract's state.
 
 In: topics, a time, a check. Out: the first event of that second that passes the check. The endpoint is untrusted: the
-caller checks the content by its hash. No range of blocks is scanned, and no old result is reused without a check: a
-block is found by bisection over headers, and its logs are requested by its hash.
+caller checks the content by its hash. No range of blocks is scanned: a block is found by bisection over headers, and
+its logs are requested by its hash. Cached headers are read again if they lead to no such event.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Contents:
         self._headers: OrderedDict[int, Block] = OrderedDict()
 
     def find(self, key: Hashable, topics: Topics, time: int, check: Callable[[Event], T | None]) -> T:
-        """The result of `check` for an event with these topics (None: any) in the blocks of a time; `check` returns
-        None for a wrong event. Cached by `key`. NotYet if no source shows the event."""
+        """The result of `check` for an event with these topics (None: any) in the blocks with this time; `check`
+        returns None for a wrong event. Cached by `key`. NotYet if no source shows the event."""
         if key not in self._found:
             self._found[key] = self._search(topics, time, check)
         self._found.move_to_end(key)
@@ -62,8 +62,8 @@ class Contents:
         )
 
     def _sources(self, topics: Topics, time: int) -> Iterator[Callable[[], list[Event]]]:
-        """First the logs of each block of a time. Then the headers are read again, and the logs of new blocks and the
-        receipts of all blocks follow."""
+        """First the logs of each block with this time. Then the headers are read again, and the logs of new blocks and
+        the receipts of all blocks follow."""
         asked = set()
         for again in (False, True):
             if again:

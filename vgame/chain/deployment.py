@@ -6,9 +6,9 @@ reads.
 In: a game whose code was compared with this version's; or a file. Out: the file; or an address and the number of its
 chain. The hashes are for other tools: vgame itself compares the code with its own artifacts before every use.
 
-Each transaction of a deployment is paid, so one that was interrupted goes on: the address of a contract follows from
-its account and the number of the transaction, and a part that the account's last transactions have made is not made
-again.
+Each transaction of a deployment costs gas, so an interrupted deployment is resumed: the address of a contract follows
+from the account and the number of the transaction, and a part that the account's last transactions have created is not
+created again.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from vgame.system.files import MODE, half_file, parse_json, read_file, write_ato
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 MOST = 2**20  # maximum bytes of a registry
-MORE = 3  # transactions of other processes with this key while one part is made
-ORDER = ("Pointwise", "Referee", "Logged", "Settlement", "Delivery", "VerificationGame")  # as `deploy_game` makes them
+MORE = 3  # transactions of other processes with this key that may come before one part is created
+ORDER = ("Pointwise", "Referee", "Logged", "Settlement", "Delivery", "VerificationGame")  # as in `deploy_game`
 
 
 def deploy(wallet: Wallet, listener: NullProgress = NULL_PROGRESS, before: Callable[[], None] = lambda: None) -> str:
-    """Deploy a game, or go on with one; returns its address. `before`: called before the first transaction."""
+    """Deploy a game, or resume its deployment; returns its address. `before`: called before the first transaction."""
     parts = _Parts(wallet, ORDER, before)
-    return deploy_game(cast(Wallet, parts), listener=listener)  # of a wallet it uses `deploy` alone
+    return deploy_game(cast(Wallet, parts), listener=listener)  # it uses only the wallet's `deploy`
 
 
 def deploy_part(wallet: Wallet, name: str, *args: str) -> str:
-    """Deploy one contract, unless the account's last transactions have made it; returns its address."""
+    """Deploy one contract, unless the account's last transactions have created it; returns its address."""
     return _Parts(wallet, [name]).deploy(name, *args)
 
 
 class _Creation(Wallet):
-    """The account, for transactions of one number alone: at most one of them takes effect. No endpoint's estimate
-    decides their gas."""
+    """The account, restricted to transactions with one number, of which at most one takes effect. Their gas does not
+    depend on an endpoint's estimate."""
 
     def __init__(self, wallet: Wallet, number: int, gas: int) -> None:
         super().__init__(wallet.chain, wallet.key)
@@ -76,7 +76,7 @@ class _Parts:
 
     def __init__(self, wallet: Wallet, names: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         self.wallet, self.names, self.before, self.sends = wallet, names, before, 0
-        #: Of the transactions that may have made the next part.
+        #: Number of the first transaction that may have created the next part.
         self.first = max(self._next() - len(names), 0)
 
     def _next(self) -> int:
@@ -85,10 +85,10 @@ class _Parts:
         return anywhere(chain, lambda: chain.middle(lambda eth: quantity(eth.get_transaction_count(address, "latest"))))
 
     def deploy(self, name: str, *args: str) -> str:
-        """The address of a part, as most endpoints show it, with these constructor arguments. A receipt may name
-        any."""
+        """The address of a part with these constructor arguments, as most endpoints show it. A receipt alone could name
+        any address."""
         for _ in range(TRIES):
-            number = self._next()  # before the look, which so shows what all transactions with lower numbers have made
+            number = self._next()  # read first, so that `made` sees the effect of all transactions with lower numbers
             made = lambda *_, number=number: self._made(name, args, number)  # noqa: E731
             if not (address := agreed_soon(self.wallet.chain, f"the address of {name}", made)):
                 try:
@@ -109,12 +109,13 @@ class _Parts:
         return send_until(wallet, f"deploy {name}", lambda: wallet.deploy(name, *args), made, most_answering)
 
     def _made(self, name: str, args: tuple[str, ...], number: int) -> str:
-        """The address of a part that a transaction up to a few after `number` has made; empty if there is none."""
+        """The address of a part that one of the transactions from `first` to a few after `number` has created; empty if
+        there is none."""
         addresses = map(self._address, range(self.first, number + MORE))
         return next((address for address in addresses if self._is_part(name, address, args)), "")
 
     def _address(self, number: int) -> str:
-        """The address of the contract that the account's transaction with this number makes."""
+        """The address of the contract that the account's transaction with this number creates."""
         made = rlp.encode([bytes.fromhex(self.wallet.address[2:]), number])
         return Web3.to_checksum_address(Web3.keccak(made)[12:])
 
@@ -142,12 +143,12 @@ class _Parts:
 
 
 def most_gas(name: str) -> int:
-    """The gas with which a part is deployed, at most: 200 for each byte of its code, 16 for each byte of data."""
+    """The maximum gas for deploying a part: 200 for each byte of its code, 16 for each byte of data, and 60,000."""
     return 60_000 + 100 * len(artifact(name)["runtime"]) + 8 * len(artifact(name)["bytecode"])
 
 
 def check_room(path: Path, chain_id: int) -> None:
-    """VgameError unless the file can be written and holds no game of the chain: before a deployment is paid."""
+    """VgameError unless the file can be written and holds no game of the chain. Called before a deployment is paid."""
     if held := _known(path).get(str(chain_id)):
         raise _is_held(path, chain_id, held["game"])
     try:
@@ -166,8 +167,8 @@ def _is_held(path: Path, chain_id: int, game: str) -> VgameError:
 
 
 def record(path: Path, game: Game) -> None:
-    """Add the game to the file; VgameError if that holds another game of the same chain. NotYet unless more than half
-    of the endpoints that answer show the same parts."""
+    """Add the game to the file; VgameError if it holds another game of the same chain. NotYet unless more than half of
+    the endpoints that answer show the same parts."""
     shown = agreed(game.chain, "the parts of the game", lambda: _parts(game), most_answering)
     parts = {name: {"address": address, "code": code} for name, address, code in shown}
     with _alone(path.parent):
@@ -180,7 +181,7 @@ def record(path: Path, game: Game) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No other process is in this context of the same folder, where its file system has locks."""
+    """Only one process at a time is in this context of a folder, if its file system has locks."""
     held = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -225,7 +226,7 @@ def find(game: str, chain_id: int | None) -> tuple[str, int | None]:
     chain."""
     try:
         is_file = Path(game).is_file()
-    except OSError:  # as where the text is too long for a name
+    except OSError:  # for example, the text is too long for a file name
         is_file = False
     if not is_file:
         return game, chain_id

@@ -84,7 +84,7 @@ def enough_gas(state: Any, transaction: Any) -> int:
 
 
 def _trial(state: Any, transaction: Any, gas: int) -> Any:
-    """The result of a transaction with that much gas; the state does not change."""
+    """The result of a transaction with this gas limit; the state does not change."""
     point = state.snapshot()
     try:
         return state.apply_transaction(SpoofTransaction(transaction, gas=gas, gas_price=0))
@@ -93,7 +93,7 @@ def _trial(state: Any, transaction: Any, gas: int) -> Any:
 
 
 class TesterBlocks:
-    """The chain's blocks, by block parameter. INVARIANT: after a return to a block, the hashes of the undone blocks
+    """The chain's blocks, by block parameter. INVARIANT: after a revert to a snapshot, the hashes of the undone blocks
     name no block."""
 
     def __init__(self, tester: EthereumTester, history: int) -> None:

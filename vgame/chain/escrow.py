@@ -25,7 +25,7 @@ from vgame.chain.sending import send_until, withdraw
 from vgame.errors import ChainError, ContractError, LostRace, NotYet
 
 NAME = "AccuracyEscrow"
-#: What to do about the contract's errors.
+#: Advice for the contract's errors.
 ADVICE = {
     "BonusExists": "it has been promised; give another --nonce for a second bonus with the same terms",
     "MarkMissed": "the total is below the mark, so the bonus is not paid",
@@ -101,7 +101,7 @@ class BonusProof:
 
 
 def explained(error: ContractError) -> ContractError:
-    """The error, with what to do about it."""
+    """The error, with advice added to its text."""
     if advice := ADVICE.get(error.name):
         error.args = (f"{error}: {advice}",)
     return error
@@ -140,8 +140,9 @@ class EscrowContract:
         return None
 
     def send(self, name: str, *args: Any, value: int = 0, effect: Callable[[], bool] | None = None) -> None:
-        """Send a call until most endpoints show its `effect`; once, if none is given. One that would revert, as more
-        endpoints show than not, is not sent; then ContractError, unless another account was faster."""
+        """Send a call until most endpoints show its `effect`; once, if none is given. A call is not sent if more
+        endpoints show that it would revert than not: ContractError, unless another transaction has had the same
+        effect."""
         assert self.game.wallet is not None, "a read-only Game cannot send"
         call = lambda: self._send(name, args, value)  # noqa: E731
         try:
@@ -153,7 +154,7 @@ class EscrowContract:
             raise explained(error) from None
 
     def _send(self, name: str, args: tuple[Any, ...], value: int = 0) -> Any:
-        """The receipt of a call, sent by the endpoint in use. The gas is the middle estimate of all."""
+        """The receipt of a call, as the endpoint in use shows it. The gas is the median estimate of all endpoints."""
         wallet = self.game.wallet
         self.game._check_funds(name, value)
         function, call = getattr(self.contract.functions, name)(*args), {"from": wallet.address, "value": value}
@@ -186,7 +187,7 @@ class EscrowContract:
         self.send("giveBack", identity, effect=lambda: (held := self.held(identity)).settled_at > 0 and not held.paid)
 
     def withdraw(self, owed: int) -> int:
-        """Withdraw what the escrow owes the account, `owed` wei as it has shown; returns the wei."""
+        """Withdraw the account's credits from the escrow, which has shown `owed` wei of them; returns the wei paid."""
         wallet = self.game.wallet
         assert wallet is not None, "a read-only Game cannot send"
         return withdraw(wallet, self.address, owed, lambda: self._send("withdraw", (wallet.address,)))
@@ -203,11 +204,11 @@ class EscrowContract:
         return bonus if bonus.amount and not bonus.settled_at else None
 
     def exists(self, identity: bytes) -> bool:
-        """Was it opened? It may be settled."""
+        """Was the bonus opened? It may be settled."""
         return self._shown(identity).amount > 0
 
     def _shown(self, identity: bytes) -> Bonus:
-        """As the contract has it: all zero if there is none."""
+        """The bonus as the contract has it; all fields are zero if there is none."""
         return self.game.chain.ask(lambda: Bonus(*self._call("getBonus", identity)))
 
     def id_of(
@@ -232,7 +233,8 @@ class EscrowContract:
         return shown
 
     def _final(self, identity: bytes) -> Bonus:
-        """All zero if there is none, or no escrow yet; what happened after the final time has not happened."""
+        """The bonus in the final state of the endpoint in use: all zero if there is none, or no escrow yet. Changes
+        after the final time are left out."""
         with self.game.chain.final() as second:
             shown = self._shown(identity) if self._is_there() else NONE
         if shown.promised_at > second:
@@ -245,7 +247,7 @@ class EscrowContract:
 
     def promised(self, identity: bytes, held: Bonus | None = None) -> Promised:
         """The terms of a bonus, settled or not: the contract holds the hashes of order and layout, and an event the
-        rest. Of several endpoints one that shows it is enough. `held`: what the contract holds, if that was read."""
+        rest. One endpoint that shows the event is enough. `held`: the contract's record, if it was already read."""
         held = held or self.held(identity)
 
         def read(event: Event) -> Promised | None:
@@ -259,7 +261,7 @@ class EscrowContract:
         return anywhere(self.game.chain, lambda: self._contents.find((identity, held), topics, held.promised_at, read))
 
     def _is_held(self, found: Promised, held: Bonus) -> bool:
-        """Does a promise have the hashes that the contract holds?"""
+        """Does a promise match the contract's record: payer, amount, terms and hashes?"""
         terms = BonusTerms(held.training, held.window, held.total, held.size, held.least)
         order = self.game.chain.web3.codec.encode([self._opening[1]], [astuple(found.evaluation)])
         hashes = (Web3.keccak(order), Web3.keccak(b"".join(found.layout)))

@@ -86,8 +86,8 @@ class Events:
         return past.events + young
 
     def find(self, topics: Topics, begin: int, place: Mapping[str, Any]) -> list[Any]:
-        """Find one event with such arguments, scanning back from the newest block: a recent event is found at once,
-        also on a long chain. After a failed request, or if no event is found, the next call continues."""
+        """Find one event with these arguments (`place`), scanning back from the newest block: a recent event is found
+        at once, also on a long chain. After a failed request, or if no event is found, the next call continues."""
         newest = self._look()
         settled, start = (self._settled.number, self._start) if self._settled else (-1, 0)
         first, key = max(start, min(begin, settled + 1)), (topics, tuple(sorted(place.items())))
@@ -124,7 +124,7 @@ class Events:
     def _backwards(
         self, topics: Topics, first: int, last: int, place: Mapping[str, Any]
     ) -> Iterator[tuple[list[Any], int]]:
-        """(events with such arguments, first block) of each range, from the last one backwards."""
+        """(events with these arguments, first block) of each range, from the last one backwards."""
         asked, newest = 0, last
         while last >= first:
             asked += 1
@@ -173,7 +173,7 @@ class Events:
             self._forget()
             settled = None
         before, self._looked = self._looked, time.monotonic()
-        if (old := before - self.TRUSTED) > self._swept:  # measured at the last look: during an outage no query comes
+        if (old := before - self.TRUSTED) > self._swept:  # measured at the last look: an outage has no queries
             self._past = {topics: past for topics, past in self._past.items() if past.used > old}
             self._empty = {key: empty for key, empty in self._empty.items() if empty.used > old}
             self._swept = before
@@ -200,7 +200,7 @@ class Events:
     def _birth(self, newest: int) -> int:
         """The block that created the contract, 0 if the endpoint does not show it.
 
-        INVARIANT: no event is before this block, for any reply of a pruned node about old states: an address is created
+        INVARIANT: no event is before this block, whatever a pruned node replies about old states: an address is created
         once, by one transaction of its sender, and this block contains that transaction.
         """
         before, after = -1, newest

@@ -30,7 +30,7 @@ def final_jobs(game: Game, jobs: Sequence[bytes]) -> tuple[list[Job] | None, int
 
 
 def most(chain: Chain) -> int:
-    """More than half of the endpoints: needed for what cannot be taken back."""
+    """More than half of the endpoints: needed for irreversible decisions."""
     return (len(chain.turns.all) if chain.turns else 1) // 2 + 1
 
 
@@ -40,23 +40,24 @@ def most_answering(chain: Chain) -> int:
 
 
 def one(_: Chain) -> int:
-    """A stake names the root that it disputes, so a false reply costs gas, but no bond."""
+    """One endpoint is enough for a stake: it names the root that it disputes, so a false reply costs gas, but no
+    bond."""
     return 1
 
 
 class Lasting:
-    """Conditions that every look has shown, for how long by the own clock: an endpoint may call any block final, and
-    give it any time. Each endpoint's looks count by themselves. On a development chain one look is enough."""
+    """How long all looks have shown a condition, by this machine's clock: an endpoint may call any block final, and
+    give it any time. The looks at each endpoint count separately. On a development chain one look is enough."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         #: By condition and endpoint: the monotonic clock at the first look that showed it, and at the last one.
         self.spans: dict[Hashable, dict[int, tuple[float, float]]] = {}
-        self.times: dict[Hashable, int] = {}  # by both: least time of a newest block since then
+        self.times: dict[Hashable, int] = {}  # by condition and endpoint: earliest time of a newest block since then
 
     def held(self, what: Hashable, so: bool = True, of: Callable[[Chain], int] = most) -> float:
         """Seconds for which each look at enough endpoints (`of`) has shown a condition. `so`: does this look show it?
-        If not, this endpoint's time begins again. An endpoint without a look for FINALITY does not count."""
+        If not, this endpoint's time begins again. An endpoint without a look for FINALITY seconds does not count."""
         at, now, spans = self.chain.endpoint, time.monotonic(), self.spans.setdefault(what, {})
         if not so:
             spans.pop(at, None)
@@ -71,8 +72,8 @@ class Lasting:
         return seconds[needed - 1] if needed <= len(seconds) else 0.0
 
     def shown(self, what: Hashable, so: bool = True) -> bool:
-        """Has each look shown a condition for FINALITY seconds, and since a block that is final now? A block with a
-        false time, however late, does not count beside the next one: the least time does."""
+        """Has each look shown a condition for FINALITY seconds, and since a block that is final now? The earliest block
+        time since the first look counts, so one block with a false late time has no effect."""
         held, key = self.held(what, so), (what, self.chain.endpoint)
         if not so:
             return False

@@ -183,7 +183,7 @@ class Game:
             return self._send(name, args, value)
 
     def move(self, name: str, *args: Any, value: int = 0) -> Any:
-        """A `send` of a role that looks and decides again and again. Paused if it sent the same a short time ago."""
+        """`send` for a role, which decides again in each look. Paused if it sent the same call a short time ago."""
         with self.wallet.pauses.sending(self.address, name, *args):
             return self.send(name, *args, value=value)
 
@@ -210,7 +210,8 @@ class Game:
         return receipt
 
     def _visible(self, name: str, args: tuple[Any, ...], block: int) -> bool:
-        """Does the state show the effect of a call in a block? Most calls cannot be made twice; others are read."""
+        """Does the state show the effect of a call in a block? It is read; or the call, if it cannot be made twice,
+        must revert."""
         match name:
             case "createJob":
                 return self.job(self.job_id(JobSpec(*args[0]), self.wallet.address, args[1])).phase is not Phase.NONE
@@ -268,7 +269,7 @@ class Game:
         return self._record(read, "getDisputes", job, first, count)
 
     def all_disputes(self, job: bytes, count: int | None = None, first: int = 0) -> Iterator[Standing]:
-        """Every dispute of a job from `first` on, page by page; `count`: how many it has, by default as it shows."""
+        """Every dispute of a job from `first` on, page by page; `count`: their number, by default that of the job."""
         total = self.job(job).disputes if count is None else count
         for n in range(first, total, PAGE):
             yield from self.disputes(job, n, PAGE, min(PAGE, total - n))
@@ -367,7 +368,7 @@ class Game:
         auditor: str | None = None, **place: Any,
     ) -> list[Event]:  # fmt: skip
         """Events in order, of one name and one job, or of one auditor (Challenged). For one node (Revealed,
-        LeafOpened): the newest event with such arguments."""
+        LeafOpened): the newest event with these arguments (`place`)."""
         topics = [Web3.to_hex(self._topic(name)) if name else None]
         topics += [Web3.to_hex(topic) for topic in (job, node) if topic is not None]
         if auditor is not None:

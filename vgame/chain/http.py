@@ -98,7 +98,7 @@ def _addresses(name: str, port: int) -> list[str]:
 
 
 class _Reply(HTTPResponse):
-    """A reply in time. INVARIANT: without cookies, of which a session would keep any number."""
+    """A reply within the time limit. INVARIANT: it has no cookies, because a session would keep any number of them."""
 
     def __init__(self, sock: socket.socket, **options: Any) -> None:
         super().__init__(_InTime(sock), **options)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ class _InTimeAdapter(HTTPAdapter):
 
 class _Provider(HTTPProvider):
     """Accepts a reply only if it has no duplicate keys and not too many values, and fetches no URL that a reply names
-    (EIP-3668): it could take hours, and reach this machine's own services."""
+    (EIP-3668): that could take hours, and reach this machine's own services."""
 
     global_ccip_read_enabled = False
 

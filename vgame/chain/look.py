@@ -1,7 +1,7 @@
-"""What one look at several endpoints may take: time for replies, for transactions, for computing.
+"""Time limits of one look at several endpoints: for replies, for transactions, for computing.
 
-In: times of the monotonic clock. Out: what is left. A look's endpoint may show duties and receipts without end, so all
-that it can cause has a limit.
+In: times of the monotonic clock. Out: the time left. A look's endpoint may show any number of duties and receipts, so
+everything that it can cause has a limit.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-OTHERS = 6  # the part of a look's patience for each other endpoint, which takes transactions, shows counts and receipts
-STALE = 600.0  # seconds after which requests without a new look have their time anew: not before all limits below
-SENDS = 3  # looks' times that the transactions of one look may take, even if all have an effect
+OTHERS = 6  # each other endpoint (it receives transactions, shows counts and receipts) has a sixth of the patience
+STALE = 600.0  # seconds without a new look after which the time of all endpoints is reset; at least all limits below
+SENDS = 3  # the transactions of one look may take this many times its patience, even if all have an effect
 TRIES = 10  # failed attempts in one look
-GAP = 2.0  # seconds between two requests that are computing; receipts are asked for more often
-COMPUTED = 15.0  # seconds of computing, a block's time: the rest of the look's duties waits for the next look
+GAP = 2.0  # longer times between two requests count as computing, in seconds; receipts are requested more often
+COMPUTED = 15.0  # seconds of computing (one block), after which the other duties of the look wait for the next one
 
 
 @dataclass(eq=False, slots=True)
@@ -24,7 +24,7 @@ class Look:
     take; infinite outside of looks, where nothing is limited."""
 
     own: int
-    host: int  # the endpoint with the time of a look: the own one, or where a transaction is waited for
+    host: int  # the endpoint with the whole time: the own one, or the one at which a transaction is awaited
     begun: float
     patience: float
     spent: list[float]  # by endpoint: seconds that its replies took
@@ -52,7 +52,7 @@ class Look:
         return self.limit(n) - self.spent[n]
 
     def go_to(self, host: int) -> None:
-        """Wait for a transaction at this endpoint. All have their time again."""
+        """Wait for a transaction at this endpoint. The time of all endpoints is reset."""
         self.host, self.spent, self.out = host, [0.0] * len(self.spent), set()
 
     def begin_request(self, now: float) -> None:
@@ -79,7 +79,8 @@ class Look:
         return not self.is_limited or (self.vain < self.patience and sends < SENDS * self.patience)
 
     def begin_attempt(self, now: float) -> None:
-        """To send a transaction. An earlier attempt may have used up the others' time on purpose."""
+        """Begin to send a transaction. The other endpoints' time is reset, because an earlier attempt may have been
+        made to use it up."""
         self.spent = [seconds if n == self.host else 0.0 for n, seconds in enumerate(self.spent)]
         self.sending = now
 
@@ -94,25 +95,26 @@ class Look:
 
     @property
     def is_slow(self) -> bool:
-        """Did the own endpoint use half of the time?"""
+        """Did the own endpoint use more than half of the time?"""
         return self.is_limited and self.spent[self.own] > self.patience / 2
 
     def is_late(self, enough: int) -> bool:
-        """Was the time too short? `enough`: endpoints that have to reply to a question to all, the own one included."""
+        """Was the time too short? `enough`: number of endpoints that have to reply to a question to all, including the
+        own one."""
         return self.is_limited and (self.spent[self.own] >= self.patience or self._lacks(enough, self.patience))
 
     def is_quick(self, enough: int) -> bool:
-        """Would half of the time have been enough?"""
+        """Would half of the time have been enough, without the own endpoint being slow?"""
         return self.spent[self.own] <= self.patience / 4 and not self._lacks(enough, self.patience / 2)
 
     def _lacks(self, enough: int, patience: float) -> bool:
-        """With this patience, would too few endpoints reply, and enough with a longer one? One that is slow does not
-        matter beside enough others, and for one that refuses more time is of no use."""
+        """With this patience, would too few endpoints reply, but enough with a longer one? A slow endpoint does not
+        matter if enough others reply, and more time does not help with one that refuses."""
         slow = {n for n, seconds in enumerate(self.spent) if n != self.own and seconds >= patience / OTHERS}
         replied = {n for n, seconds in enumerate(self.spent) if seconds > 0} - slow - self.mute - {self.own}
         return len(replied) + 1 < enough <= len(replied | slow) + 1
 
 
 def look_at(own: int, count: int, now: float, patience: float = inf) -> Look:
-    """A look at one of so many endpoints, which begins now."""
+    """A look at one of `count` endpoints, which begins now."""
     return Look(own, own, now, patience, [0.0] * count, asked=now)

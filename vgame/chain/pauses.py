@@ -3,7 +3,7 @@
 An endpoint can show the state before a call for as long as it likes, and estimate that the call would pass. Sent again,
 the call reverts or has no effect, and costs gas each time. So a call waits before it is sent with another transaction
 number, and other duties go first. With the number of its last transaction it need not wait while no receipt was shown:
-the chain takes one of the two.
+the chain includes only one of the two.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from vgame.chain.connection import Chain
 from vgame.errors import Paused
 
-#: Seconds after the first time: a block, in which an honest node shows the effect. Twice as long each time, to LONGEST:
-#: a fault that ends costs an own clock no more than this in addition.
+#: Seconds of the first pause: one block, after which an honest node shows the effect. Each pause is twice as long as
+#: the last, up to LONGEST: after a temporary fault the role loses at most this much more of its clock.
 PAUSE, LONGEST = 12.0, 120.0
-#: The arguments that make a call the same, where others depend on what an endpoint shows: a root, a number, a price.
+#: Indices of the arguments by which two calls count as the same. The others depend on an endpoint's replies: a root, a
+#: number, a price.
 SAME = {"challenge": (0,), "request": (0, 3, 4), "raise": (0, 1), "timeoutMany": (0,)}
 
 
@@ -38,7 +39,7 @@ class Pause:
 
 
 class Pauses:
-    """The pauses of one account's calls. On a development chain a call without an error begins none."""
+    """The pauses of one account's calls. On a development chain a call without an error causes no pause."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -71,9 +72,9 @@ class Pauses:
             raise Paused(name, last.seconds >= LONGEST)
 
     def begin(self, number: int) -> None:
-        """The current call is about to be sent. Long after its last pause it is new: a reorganisation may undo each
-        call once more. A call that was included is paused again even with its number: a node that lags shows the state
-        before it, beside another one that shows its receipt."""
+        """The current call is about to be sent. Long after its last pause, the first pause is short again: a
+        reorganisation may have undone the call. A call that was included is paused again even with its number: a
+        lagging node may show the state before it, and another one its receipt."""
         name, key = self._current or ("", None)
         if not name or ((last := self.known.get(key)) and last.number == number and not last.included):
             return

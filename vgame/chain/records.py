@@ -19,14 +19,14 @@ MOST_REQUESTS = 64  # of one delivery: Delivery.MAX_REQUESTS
 
 
 def sized(values: list[Any], least: int, most: int) -> list[Any]:
-    """A list in a reply; ValueError if no contract replies with one of that length."""
+    """A list in a reply; ValueError if the contract returns no list of that length."""
     if not least <= len(values) <= most:
         raise ValueError(f"{len(values)} entries, {least} to {most} are possible")
     return values
 
 
 def checksum_address(text: str) -> str:
-    """The same of a text that a user gave; ChainError if it is no address."""
+    """The address, with checksum, in a text from the user; ChainError if it is no address."""
     if not is_address(text):
         raise ChainError(f"{text!r} is not an address; 0x and 40 hex digits are expected")
     return checksummed(text)
@@ -255,7 +255,8 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """IGameTypes.Standing and the dispute's number; of a closed dispute turn is None, deadline and opening are 0."""
+    """IGameTypes.Standing and the dispute's number; if the dispute is closed, turn is None, and deadline and opening
+    time are 0."""
 
     number: int
     dispute: Dispute
@@ -303,7 +304,7 @@ class Exchange:
 
     @property
     def key_from(self) -> int:
-        """Begin of the key window."""
+        """Start of the key window."""
         return max(self.confirmed_at or self.until, self.answered_at)
 
 

@@ -1,6 +1,6 @@
-"""A command's transaction, sent by one endpoint after the other until most of them show its effect.
+"""A command's transaction, tried at one endpoint after the other until most of them show its effect.
 
-In: a wallet, a call, its effect. Out: the effect. Neither a receipt nor a refusal decides: each is the word of one
+In: a wallet, a call, its effect. Out: the effect. Neither a receipt nor a refusal decides: each comes from one
 endpoint, and a call may be refused because another transaction was faster.
 """
 
@@ -21,19 +21,19 @@ from vgame.errors import ContractError, EndpointError, NotYet, VgameError
 
 T = TypeVar("T", bound=Hashable)
 WITHDRAWN = Web3.keccak(text="Withdrawn(address,address,uint256)")
-NOTHING = ("NothingOwed", "NothingToWithdraw")  # the contracts' errors where an account has no credits
+NOTHING = ("NothingOwed", "NothingToWithdraw")  # the contracts' errors for an account without credits
 
 
 def send_until(
     wallet: Wallet, name: str, send: Callable[[], Any], effect: Callable[[Sequence[bytes]], T],
     of: Callable[[Chain], int] = most,
 ) -> T:  # fmt: skip
-    """What enough endpoints (`of`) show as the effect of a call. `effect`: the same as one endpoint shows it, given the
-    hashes of the transactions sent here; false if there is none. A call may be sent more than once, so it must not have
-    its effect twice. The error is that of most endpoints."""
+    """The effect of a call, as enough endpoints (`of`) show it. `effect`: the effect as one endpoint shows it, given
+    the hashes of the transactions sent here; false if there is none. A call may be sent more than once, so it must be
+    one that cannot have its effect twice. Raises the most frequent error if there is no effect."""
     chain, sent, problems = wallet.chain, list[bytes](), list[VgameError]()
     for _ in range(max(TRIES, len(chain.turns.all) if chain.turns else 1)):
-        chain.turn()  # so each has the time of a look
+        chain.turn()  # so that each has the time of a look
         problem = _attempt(wallet, name, send, sent)
         lags = problem is None or (bool(sent) and not isinstance(problem, ContractError))
         if found := shown_by(chain, lambda: effect(sent), lags, of):
@@ -46,7 +46,7 @@ def send_until(
 
 
 def _attempt(wallet: Wallet, name: str, send: Callable[[], Any], sent: list[bytes]) -> VgameError | None:
-    """Send at the endpoint in use; the error, if there is one. `sent`: each transaction's hash is added."""
+    """Send at the endpoint in use; returns the error, if there is one. Each transaction's hash is added to `sent`."""
     usual, wallet.before = getattr(wallet, "before", None), sent.append
     try:
         with wallet.chain.released():

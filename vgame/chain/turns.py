@@ -1,7 +1,7 @@
 """Several endpoints of one chain: each look uses one of them, in turn.
 
-In: URLs. Out: the endpoint of the present look. So no endpoint can hide a duty for longer than its own looks, and what
-cannot be taken back waits for more than half of them (vgame.chain.final).
+In: URLs. Out: the endpoint of the present look. So no endpoint can hide a duty for longer than its own looks, and an
+irreversible decision waits for more than half of the endpoints (vgame.chain.final).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ T = TypeVar("T")
 
 SHORTEST, LONGEST = 15.0, 300.0  # seconds for which an endpoint that failed is left out: the first time, at most
 PATIENCE, MOST = 60.0, 960.0  # seconds of one look that the replies of its endpoint may take: usually, at most
-PASSES = 4  # over all endpoints that are too slow, before a question at the start of a command fails
+PASSES = 4  # over all endpoints, while they are too slow, before a question at the start of a command fails
 
 
 class Connection(Protocol):
-    """A connection, whose endpoint can be another one: see `Endpoint`."""
+    """A connection whose endpoint can be replaced. Its first four fields are those of the endpoint in use (see
+    `Endpoint`)."""
 
     url: str
     secret: str
@@ -34,7 +35,7 @@ class Connection(Protocol):
     turns: Turns | None
 
     def use(self, node: Any) -> None:
-        """Let this node answer from now on."""
+        """Send requests to this node from now on."""
 
     def turn(self) -> None:
         """Use the next endpoint."""
@@ -45,24 +46,24 @@ class Connection(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Endpoint:
-    """What is known of an endpoint while another one is used."""
+    """The state of an endpoint while another one is in use."""
 
     url: str
     secret: str  # the whole URL
-    node: Any  # what answers: web3's provider
+    node: Any  # web3's provider
     lost: bool = True  # its chain and contracts have to be checked
     form: str = ""
     until: float = 0.0  # left out until then, on the monotonic clock
     pause: float = SHORTEST
-    failed: bool = False  # in its last own look
+    failed: bool = False  # it failed in its last own look
     late: bool = False  # its last own look took too long
     quick: bool = False  # half of the time would have been enough for it
-    passed: set[Callable[[], object]] = field(default_factory=set)  # those of the chain's checks
+    passed: set[Callable[[], object]] = field(default_factory=set)  # the chain's checks that it has passed
     differs: str = ""  # why it did not pass them: it shows another chain, or other contracts
     again: float = 0.0  # when it is checked again, on the monotonic clock
 
     def leave_out(self) -> None:
-        """For a while, longer each time."""
+        """Leave this endpoint out for a while, longer each time."""
         self.until = time.monotonic() + self.pause
         self.pause = min(2 * self.pause, LONGEST)
 
@@ -70,28 +71,29 @@ class Endpoint:
 class Turns:
     """The endpoints of a chain; `at`: the one in use.
 
-    INVARIANT: the replies of an endpoint hold a look for at most `patience` seconds, which no minority changes. An
-    endpoint is left out only for what it did in its own looks, since in the others' looks another one decides how often
-    it is asked.
+    INVARIANT: the replies of an endpoint delay a look by at most `patience` seconds, a limit that no minority of
+    endpoints can change. An endpoint is left out only because of its own looks: in other looks, another endpoint
+    decides how often it is asked.
     """
 
     def __init__(self, chain: Connection, endpoints: Sequence[Endpoint]) -> None:
         self.chain, self.all, self.at = chain, list(endpoints), 0
         self.patience = PATIENCE  # of the next look
         self.look = look_at(0, len(self.all), time.monotonic())
-        self.tried = False  # since it was taken, the endpoint in use was tried again after a failure
+        self.tried = False  # since the endpoint in use was selected, it was tried again after a failure
         chain.checks = [self._try]
         self._take(0)
 
     @property
     def answering(self) -> int:
-        """How many answered the last request of a look of their own, or had none yet."""
+        """Number of endpoints that did not fail in their last own look, or have had none yet."""
         return sum(not e.failed for e in self.all)
 
     @property
     def _enough(self) -> int:
-        """Endpoints that have to reply to a question to all: more than half of those that answer, else the middle reply
-        could be that of one endpoint, in whose look the others were asked too often. Of two, one is enough."""
+        """Number of endpoints that have to reply to a question to all: more than half of those that answer. With fewer,
+        the median could be the reply of one endpoint, which used up the others' time in its look. Of two, one is
+        enough."""
         return self.answering // 2 + 1 if self.answering > 2 else 1
 
     def check_enough(self, replies: int) -> None:
@@ -104,7 +106,7 @@ class Turns:
 
     def next(self) -> None:
         """Use the next endpoint that is not left out; if all are, the one that is left out for the shortest time. While
-        a transaction is waited for, the look goes on there."""
+        a transaction is awaited, the same look continues there."""
         self._leave()
         if not self.look.is_sending:
             self._end_look()
@@ -118,9 +120,9 @@ class Turns:
             self.look = look_at(self.at, count, now, self.patience)
 
     def _end_look(self) -> None:
-        """An endpoint whose replies took half of the time is left out for a while, as one that failed is, if most
-        others are ready. The time of a look is doubled when most endpoints took too long, and halved again when half of
-        them are quick."""
+        """End a look. An endpoint whose replies took more than half of the time is left out for a while, like one that
+        failed, if enough others are ready. The time of a look is doubled when most endpoints took too long, and halved
+        again when half of them are quick."""
         ended, used, answering = self.look, self.all[self.look.own], self.answering
         now, most = time.monotonic(), answering // 2 + 1
         used.late, used.quick = ended.is_late(self._enough), not used.failed and ended.is_quick(self._enough)
@@ -141,8 +143,8 @@ class Turns:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """A request to the endpoint in use; ChainError if its replies have taken too much of this look. One that ends
-        with that time has not failed."""
+        """A context for one request to the endpoint in use; ChainError if its replies have used up their time in this
+        look. A request that this limit cuts off does not count as a failure."""
         begin, used, look, lost = time.monotonic(), self.at, self.look, self.chain.lost
         look.begin_request(begin)
         if look.is_sending and not look.may_send(begin):
@@ -159,7 +161,7 @@ class Turns:
                 yield
             replied = True
         except KeyboardInterrupt:
-            lost = self.chain.lost = True  # it may be a request of a check
+            lost = self.chain.lost = True  # the request may belong to a check
             raise
         finally:
             look.end_request(used, begin, time.monotonic(), replied)
@@ -177,14 +179,14 @@ class Turns:
         )
 
     def check_contracts(self, anew: bool = False) -> None:
-        """ChainError unless more of the endpoints that answer show this chain and its contracts than another one: one
-        alone could show the code of vgame where another contract takes the money. `anew`: ask all again that did
-        not."""
+        """ChainError unless more endpoints show this chain and its contracts than others: one endpoint alone could show
+        the code of vgame at the address of another contract, which takes the money. `anew`: check again all endpoints
+        that have not passed."""
         count, checks = len(self.all), set(self.chain.checks)
         with self.chain.at("latest"), self.back():
             for n, endpoint in enumerate(self.all):
                 if self._passed > count / 2:
-                    return  # so no other reply matters
+                    return  # the other replies do not matter
                 if not endpoint.passed >= checks and (anew or endpoint.again <= time.monotonic()):
                     self._leave()
                     self._take(n)
@@ -202,10 +204,10 @@ class Turns:
         return sum(e.passed.issuperset(self.chain.checks) for e in self.all)
 
     def _check(self, endpoint: Endpoint) -> None:
-        """In a look of its own, what it has not passed yet. One that does not pass is not asked again for as long as
-        the others could have had."""
+        """Make the checks that an endpoint has not passed yet, in a look of its own. If it does not pass, its next
+        check waits: as long as this one took, for each other endpoint, so that all have their share of the time."""
         begin, lost, checks = time.monotonic(), self.chain.lost and bool(endpoint.passed), list(self.chain.checks)
-        self.chain.lost = False  # what it has passed is checked again later, not before the rest
+        self.chain.lost = False  # the passed checks are repeated later, not before the others
         self.look = look_at(self.at, len(self.all), begin, self.patience)
         try:
             for check in checks:
@@ -221,8 +223,8 @@ class Turns:
             endpoint.until, endpoint.pause, endpoint.failed = 0.0, SHORTEST, False
 
     def attempt(self, send: Callable[[], Any]) -> Any:
-        """The receipt of a transaction, sent by this function. NotYet after a transaction of this look that reverted,
-        or if attempts failed too often or took too long, this one included."""
+        """The receipt of a transaction, sent by `send`. NotYet if a transaction of this look has reverted, or if the
+        attempts of this look, this one included, failed too often or took too long."""
         if not self.look.may_send(time.monotonic()):
             raise self._too_long()
         self.check_contracts()
@@ -238,7 +240,7 @@ class Turns:
         return receipt
 
     def each(self) -> Iterator[None]:
-        """The endpoint in use, then each other one that does not fail."""
+        """Yields with the endpoint in use, then with each other one that has not failed."""
         with self.back():
             yield
             first, now = self.at, time.monotonic()
@@ -262,8 +264,8 @@ class Turns:
                 self.look = before
 
     def at_any(self, question: Callable[[], T]) -> T:
-        """The result at the first endpoint, from the present one on, where there is no error; the first error if there
-        is no such endpoint, and then it counts against none of them."""
+        """The result at the first endpoint without an error, from the one in use on. If there is none, raises the first
+        error, and no error counts against an endpoint."""
         problems, noted = list[Exception](), [(e, e.lost, e.failed, e.until, e.pause) for e in self.all]
         with self._limited():
             for _ in range(PASSES):
@@ -283,8 +285,8 @@ class Turns:
 
     @contextmanager
     def back(self) -> Iterator[None]:
-        """At the end of this context the endpoint of its beginning is in use again, in the same look: looks alone
-        decide their order."""
+        """After this context the same endpoint and look are in use as before it: only a new look advances to the next
+        endpoint."""
         first, begun, host = self.at, self.look, self.look.host
         spent = begun.spent[host]
         try:
@@ -296,7 +298,7 @@ class Turns:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """An error in this context leaves the chain's checks, and what is known of the endpoints, as they were."""
+        """After an error in this context, the chain's checks and the state of the endpoints are restored."""
         chain, look, tried, at, checks = self.chain, self.look, self.tried, self.at, list(self.chain.checks)
         known = [replace(endpoint) for endpoint in self.all]
         known[at].lost, known[at].form = chain.lost, chain.form
@@ -312,8 +314,8 @@ class Turns:
         self.tried = True
 
     def _leave(self) -> None:
-        """Note how the endpoint in use has done: one that failed in its own look, or where there are no looks, is left
-        out for longer and longer, another one until the end of this look."""
+        """Record the result of the endpoint in use. One that failed is left out until the end of this look; if it
+        failed in its own look, or outside of looks, also for a while, longer each time."""
         used, chain, own = self.all[self.at], self.chain, self.at == self.look.own or not self.look.is_limited
         if chain.lost and (self.tried or not used.lost):
             if own:
@@ -333,5 +335,5 @@ class Turns:
 
 
 def has_computed_long(chain: Connection) -> bool:
-    """Of several endpoints, has the look at one of them caused so much computing that other looks come first?"""
+    """With several endpoints: has this look caused so much computing that the next looks come first?"""
     return chain.turns is not None and chain.turns.has_computed_long

@@ -1,4 +1,4 @@
-"""A key that signs transactions, and their sending until they are in a block."""
+"""A key that signs transactions, and sends them until they are in a block."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Wallet:
         self.account: LocalAccount = Account.from_key(key) if key else Account.create()
         self.address = self.account.address
         self.pauses = Pauses(chain)
-        #: Called with the hash of each transaction before it is sent; if it raises, that is not sent.
+        #: Called with the hash of each transaction before it is sent; if it raises, the transaction is not sent.
         self.before: Callable[[bytes], None] | None = None
 
     @property
@@ -82,7 +82,7 @@ class Wallet:
         return bytes(self.account.key)
 
     def send(self, to: str | None, data: bytes, value: int = 0, gas: int | None = None) -> Any:
-        """Sign, send and wait; `gas` is the estimate of what the call executes."""
+        """Sign, send and wait; `gas`: the estimate for the call."""
         if len(data) > CALLDATA_CAP and to is not None:
             raise ChainError(f"a transaction of {len(data):,} bytes is too large; the maximum is {CALLDATA_CAP:,}")
         limit = max(int((gas or 0) * 1.05) + 10_000, calldata_floor(data))
@@ -97,9 +97,10 @@ class Wallet:
         return receipt
 
     def _included(self, tx: dict[str, Any]) -> Any:
-        """The receipt. A pending transaction, of this process or of one that was killed, is replaced by one that pays
-        more; one above the node's cost limit by one that offers less. NotYet if the account's transaction count shows
-        that it cannot be included: other moves need not wait for it."""
+        """Sign and send a transaction until it is included; returns its receipt. A pending transaction, of this process
+        or of an earlier one, is replaced by one that pays more; a transaction above the node's cost limit by one that
+        offers less. NotYet if the account's transaction count shows that it cannot be included: other moves need not
+        wait for it."""
         sent: list[bytes] = []
         base, tip = self.chain.fees(of_all=True)
         most = min(2 * base + max(tip, 1), self._most(base))
@@ -137,8 +138,8 @@ class Wallet:
     def _receipt(self, sent: list[bytes], number: int) -> Any:
         """The receipt of one of the transactions with this number, after at most RECEIPT_TIMEOUT seconds; None if there
         is none. NotYet if transactions before it are not known, or another one has its number: that of another process
-        with this key, or one that this process sent before it was killed. The endpoint may show the count before the
-        receipt, so the count is read twice, and at each of several endpoints."""
+        with this key, or of an earlier one. The endpoint may show the count before the receipt, so the count is read
+        twice, and at each of several endpoints."""
         endpoints = len(self.chain.turns.all) if self.chain.turns else 1
         used = count = 0  # how often the count has shown that the number is used
         for _ in range(WAITS):
@@ -162,8 +163,8 @@ class Wallet:
         return None
 
     def _shown(self, sent: Sequence[bytes], number: int) -> Any:
-        """The receipt of one of the transactions with this number, if there is one. Of several endpoints one may invent
-        it, so the transaction count has to show the transaction too."""
+        """The receipt of one of the transactions with this number, if there is one. One of several endpoints may invent
+        it, so the transaction count has to confirm it."""
         receipt = self._any_receipt(sent)
         return receipt if receipt is None or self.chain.turns is None or self._count() > number else None
 
@@ -172,8 +173,7 @@ class Wallet:
         return next((found for digest in sent if (found := self.chain.receipt(digest, 0)) is not None), None)
 
     def _count(self) -> int:
-        """Transaction count of the account in the newest state; of several endpoints, the middle one of their
-        replies."""
+        """Transaction count of the account in the newest state; of several endpoints, the median of their replies."""
         return self.chain.middle(lambda eth: quantity(eth.get_transaction_count(self.address, "latest")))
 
     def _check_owned(self, needed: int) -> None:
@@ -183,7 +183,7 @@ class Wallet:
             )
 
     def _offer(self, tx: dict[str, Any], sent: list[bytes]) -> RefusedError | None:
-        """Sign and send; the refusal, if the node refuses."""
+        """Sign and send; returns the refusal, if no node accepts the transaction."""
         signed = self.account.sign_transaction(tx)
         self.announce(tx["nonce"], bytes(signed.hash))
         try:
@@ -194,7 +194,8 @@ class Wallet:
         return None
 
     def announce(self, number: int, digest: bytes) -> None:
-        """A transaction is about to be sent. It is not sent if its call has to wait (Paused), or `before` raises."""
+        """Called just before a transaction is sent. It is not sent if its call has to wait (Paused), or if `before`
+        raises."""
         self.pauses.check(number)
         if self.before:
             self.before(digest)
