@@ -1,1 +1,1 @@
-"""What has nothing to do with training: threads, compiled loops, whole files, progress."""
+"""Tools that do not depend on training: threads, compiled loops, atomic files, progress."""

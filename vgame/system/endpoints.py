@@ -1,26 +1,26 @@
-"""URLs as messages show them: passwords stand before a host, keys in a path or query."""
+"""URLs in messages, without secrets: a password stands before the host, a key in the path or query."""
 
 from __future__ import annotations
 
 import re
 from urllib.parse import SplitResult, unquote, urlsplit
 
-SHORTEST_KEY = 6  # letters of a part of a path or query that may be a key
+SHORTEST_KEY = 6  # minimum length of a part of a path or query that may be a key
 
 
 def _parts(url: str) -> SplitResult:
-    """ValueError where the host is not certain: a password with / \\ ? or # in it reads as a path, and its user as the
-    host; without an @ it reads as the port."""
+    """ValueError if the host is not certain: if a password contains / \\ ? or #, its user is parsed as the host, and
+    the password as a port and a path."""
     parts = urlsplit(url)
-    _ = parts.port  # ValueError where it is no number
+    _ = parts.port  # ValueError if it is no number
     if "@" in parts.path + parts.query + parts.fragment or "\\" in url:
         raise ValueError("an @ stands behind the host, or there is a backslash")
     return parts
 
 
 def without_secrets(url: str) -> str:
-    """Scheme, host and port, which is all that messages say of an endpoint: passwords stand before its host, keys in
-    its path or query."""
+    """Scheme, host and port: messages show no more of an endpoint, because passwords stand before its host, keys in its
+    path or query."""
     try:
         parts = _parts(url)
         host, port = parts.hostname, f":{parts.port}" if parts.port else ""
@@ -48,13 +48,14 @@ def hide_secrets(text: str, url: str) -> str:
 
 
 def _any_form(letter: str) -> str:
-    """A pattern of a letter as libraries write it: as it is, or its bytes as %XX, in either case, once or twice."""
+    """A pattern for a letter as libraries write it: unchanged, or percent-encoded once or twice, in upper or lower
+    case."""
     return f"(?:{re.escape(letter)}|{''.join(f'%(?:25)?(?i:{byte:02x})' for byte in letter.encode())})"
 
 
 def without_login(url: str) -> str:
     """The URL of a folder without user, password, query and fragment."""
     folder, *rest = re.split(r"[?#]", url, maxsplit=1)
-    if any("@" in more for more in rest):  # a password with ? or # in it: what is before it may be its user
+    if any("@" in more for more in rest):  # a password may contain ? or #; then the text before that may be its user
         return without_secrets(url)
     return re.sub(r"://.*@", "://", folder)

@@ -1,4 +1,4 @@
-"""Docstrings of fields for `help()`: Python keeps none of a string below a field.
+"""Docstrings of fields for `help()`: Python does not keep the string below a field.
 
 In: a class with strings below its fields. Out: the same class, whose `__doc__` lists them.
 """
@@ -15,8 +15,8 @@ WIDTH = 100
 
 
 def show_fields(found: Any) -> None:
-    """`help(found)` shows each documented field with its meaning, and types as they are written; an object that is no
-    class stays as it is."""
+    """`help(found)` shows each documented field with its meaning, and types as they are written; an object that is not
+    a class is not changed."""
     if not isinstance(found, type) or "\nFields:\n" in (found.__doc__ or ""):
         return
     meanings: dict[str, str] = {}
@@ -49,7 +49,7 @@ def _paragraph(name: str, meaning: str) -> str:
 
 
 def _shorten_signature(model: Any) -> None:
-    """pydantic writes out what checks a field."""
+    """Show annotations as they are written: pydantic adds a field's validators to them."""
     written = model.__annotations__
     given = inspect.signature(model).parameters.values()
     parameters = [p.replace(annotation=written.get(p.name, p.annotation)) for p in given]

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: nothing is ever half written, not even by a kill or a full disk."""
+"""Atomic files: each is complete or absent, even after a kill or on a full disk."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from typing import IO, Any
 
 from vgame.errors import VgameError
 
-HALF = ".half"  # ends the name of a file that is being written
+HALF = ".half"  # suffix of a file that is being written
 
 
 def _umask() -> int:
-    """The user's; it can be read only by setting it."""
+    """The user's file mode mask; it can be read only by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
-MODE = 0o666 & ~_umask()  # of files that are made; at the import, while there is one thread
+MODE = 0o666 & ~_umask()  # of new files; read during the import, while there is one thread
 
 
 @contextmanager
 def half_file(folder: Path, name: str, mode: int = MODE) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file in a folder, locked as long as its writer lives. What has not been moved at the end is removed."""
+    """A new file in a folder, locked as long as its writer lives. At the end it is removed, unless it was moved."""
     descriptor, half = tempfile.mkstemp(HALF, f".{name}.", folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with suppress(OSError):  # some file systems have no locks: what is left there stays
+            with suppress(OSError):  # some file systems have no locks; files left there are not removed
                 fcntl.flock(file, fcntl.LOCK_EX)
             os.fchmod(descriptor, mode)
             yield file, Path(half)
@@ -48,8 +48,8 @@ def half_file(folder: Path, name: str, mode: int = MODE) -> Iterator[tuple[IO[by
 def write_atomic(
     path: Path, data: bytes | Iterable[bytes | memoryview] | Callable[[IO[bytes]], None], mode: int = MODE
 ) -> None:
-    """Write to a temporary file beside the target, flush it to the disk, then rename. Pieces are written as they come;
-    a function writes by itself."""
+    """Write to a temporary file beside the target, flush it to the disk, then rename. Pieces are written one by one; a
+    function writes to the file itself."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with half_file(path.parent, path.name, mode) as (file, half):
@@ -64,17 +64,17 @@ def write_atomic(
 
 
 def flush(file: IO[bytes]) -> None:
-    """What was written is on the disk."""
+    """Write a file's buffered data to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
-BLOCK = 4096  # file systems share blocks
+BLOCK = 4096  # bytes; file systems share data between files in blocks
 
 
 def copy_file(descriptor: int, target: Path, begin: int, end: int) -> None:
-    """These bytes of an open file, at the same place of a file of their own, whole or not at all. What lies before
-    their first block becomes a hole; file systems that share blocks share them."""
+    """Copy the bytes from `begin` to `end` of an open file to the same place in a new file, atomically. The part before
+    their first block becomes a hole; file systems that can share blocks do so."""
     write_atomic(target, lambda file: _copy(descriptor, file.fileno(), begin // BLOCK * BLOCK, end))
 
 
@@ -93,7 +93,7 @@ def _copy(source: int, target: int, at: int, end: int) -> None:
 
 
 def truncate(path: Path, size: int) -> None:
-    """Forget what lies behind so many bytes of a file, if there is any."""
+    """Cut a file to `size` bytes, if it exists and is longer."""
     try:
         with suppress(FileNotFoundError), open(path, "r+b", opener=no_link) as file:
             if os.fstat(file.fileno()).st_size > size:
@@ -103,7 +103,7 @@ def truncate(path: Path, size: int) -> None:
 
 
 def remove_halves(folder: Path) -> None:
-    """Remove what writers that were killed left in a folder."""
+    """Remove the unfinished files of killed writers from a folder."""
     for half in folder.glob(f".*{HALF}"):
         with suppress(OSError), open(half, "rb", opener=no_link) as file:  # BlockingIOError: its writer lives
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,8 +111,7 @@ def remove_halves(folder: Path) -> None:
 
 
 def no_link(path: str, flags: int, mode: int = 0o666) -> int:
-    """An opener for `open`: what is written goes where the name stands, not where a link leads; nothing waits
-    for a pipe."""
+    """An opener for `open`, which follows no link and does not wait for a pipe; OSError unless it is a regular file."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -121,26 +120,26 @@ def no_link(path: str, flags: int, mode: int = 0o666) -> int:
 
 
 def private(path: str, flags: int) -> int:
-    """The same for a lock, readable by its owner only: a reader could hold it."""
+    """The same for a lock file, readable only by its owner: any reader could hold the lock."""
     descriptor = no_link(path, flags, 0o600)
-    with suppress(OSError):  # another user's
+    with suppress(OSError):  # it belongs to another user
         os.fchmod(descriptor, 0o600)
     return descriptor
 
 
 def refuse_links(*folders: Path) -> None:
-    """OSError if one is a link: what is written and deleted in it would be elsewhere."""
+    """OSError if a folder is a link: files would be written and deleted elsewhere."""
     for folder in folders:
         if folder.is_symlink():
             raise OSError(errno.ELOOP, "it is a link; move the folder that holds it, and name that", str(folder))
 
 
-# ---- what others wrote ----
+# ---- untrusted files ----
 
 
 def open_file(path: Path, follow: bool = False) -> IO[bytes]:
-    """Another user's file, for reading; OSError if it is none. A pipe or a device would be read for ever, a link
-    leads elsewhere; `follow`: the user has named it, so it may be a link."""
+    """Open an untrusted file for reading; OSError unless it is a regular file. A pipe or a device could be read for
+    ever, and a link leads elsewhere. `follow`: the user has named the file, so it may be a link."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
@@ -154,7 +153,7 @@ def open_file(path: Path, follow: bool = False) -> IO[bytes]:
 
 
 def read_file(path: Path, most: int, follow: bool = False) -> bytes:
-    """All of such a file; OSError if it has more than `most` bytes."""
+    """The content of such a file; OSError if it has more than `most` bytes."""
     with open_file(path, follow) as file:
         if (size := os.fstat(file.fileno()).st_size) > most or len(data := file.read(size + 1)) > most:
             raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
@@ -173,12 +172,12 @@ def digest_of(paths: Iterable[Path]) -> str:
 
 
 def refuse_other_digest(paths: Sequence[Path], digest: str) -> None:
-    """OSError if files have changed since."""
+    """OSError if the files do not have this digest: they have changed since."""
     if digest_of(paths) != digest:
         raise OSError(errno.EAGAIN, "it changed while it was read", str(paths[0]))
 
 
-#: Lists and objects inside each other in a text of JSON; ours have six at most.
+#: Maximum nesting depth of lists and objects in JSON; vgame's own files have at most six levels.
 MOST_DEPTH = 200
 #: The strings of a text of JSON, the last one perhaps without an end. Possessive, so the search never goes back: its
 #: time is proportional to the text.
@@ -187,8 +186,8 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def refuse_deep(text: bytes) -> None:
-    """ValueError where lists and objects of JSON are nested too deep. A parser calls itself for each, and libraries
-    (py_ecc, eth) allow Python more calls than its C stack holds."""
+    """ValueError if lists and objects of JSON are nested too deep. A parser calls itself for each level, and libraries
+    (py_ecc, eth) raise Python's recursion limit above the capacity of its C stack."""
     if text.count(b"[") + text.count(b"{") <= MOST_DEPTH:
         return
     brackets = _STRINGS.sub(b"", text).translate(None, _NO_BRACKETS)
@@ -198,7 +197,8 @@ def refuse_deep(text: bytes) -> None:
 
 
 def parse_json(data: bytes) -> Any:
-    """ValueError where one key stands twice (readers would take different ones), or the text is nested too deep."""
+    """The value of a JSON text; ValueError if an object has a key twice (two readers could use different values), or if
+    it is nested too deep."""
     refuse_deep(data)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Whose a file of code is: Python's, an installed library's, vgame's, or the user's.
+"""The owner of a source file: Python, an installed library, vgame, or the user.
 
-In: the name of a file, as code objects and tracebacks give it. Out: whether it is one of these.
+In: the name of a file, as code objects and tracebacks give it. Out: whether its owner is one of these.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: Beginnings of names that Python and libraries give to code which they make. Code of any other name in <> is typed by
-#: the user, in one of many notebooks (`<ipython-input-`, `<command-`), or given to `python -c` or `exec`.
+#: Beginnings of the file names that Python and libraries give to generated code. Code of any other name in <> is the
+#: user's: from a notebook (`<ipython-input-`, `<command-`), `python -c` or `exec`.
 MADE = (
     "<frozen ",
     "<__",
@@ -34,7 +34,7 @@ def folders(paths: Iterable[str | None]) -> tuple[str, ...]:
 
 
 VGAME = folders([str(Path(__file__).parents[1])])
-_PYTHON = folders(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))  # those of libraries may be in them
+_PYTHON = folders(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))  # libraries' folders may be inside
 _SITES = (*site.getsitepackages(), site.getusersitepackages())
 _LIBRARIES = folders([*_SITES, *(sysconfig.get_path(name) for name in ("purelib", "platlib"))])
 
@@ -47,7 +47,7 @@ def is_users(found: Any) -> bool:
 
 @cache
 def is_of_python(file: str) -> bool:
-    """Whether a file is one of Python's, or made by Python or a library while it runs."""
+    """Whether a file is one of Python's, or code that Python or a library generates at run time."""
     return file.startswith(MADE) or (file.startswith(_PYTHON) and not file.startswith(_LIBRARIES))
 
 

@@ -1,5 +1,5 @@
-"""Loops that numba compiles once for a machine, also where processes begin together. Where its cache cannot be read or
-written, every process compiles its own."""
+"""Loops that numba compiles once per machine, even if several processes start together. If its cache cannot be read or
+written, every process compiles the loops itself."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from numba.core.serialize import dumps
 
 
 class _Turn:
-    """One process compiles at a time, and who has waited for it finds what it has compiled: processes that begin
-    together need the same loops. Who has waited for `MOST` seconds compiles beside it, now and later: the other one may
-    be stopped, and a bond at stake. The holder of numba's lock uses it."""
+    """A lock between processes: one compiles at a time, and the others then load its result, because processes that
+    start together need the same loops. A process that has waited for `MOST` seconds compiles without the lock, now and
+    later: the holder may be stopped, and a bond may be at stake. Within a process, only the holder of numba's compiler
+    lock uses this."""
 
     MOST = 60.0
 
@@ -32,7 +33,8 @@ class _Turn:
         self.folder, self.waits = -1, True
 
     def take(self, path: str) -> bool:
-        """Whether others may have compiled meanwhile."""
+        """Wait for the lock; False if there was no need to. If True, another process may have compiled the loop
+        meanwhile."""
         if self.folder >= 0 or not self.waits:
             return False
         with suppress(OSError):
@@ -48,7 +50,7 @@ class _Turn:
 
     @contextmanager
     def ended(self) -> Iterator[None]:
-        """After this the turn is another process's, if it was taken within."""
+        """At the end of this context the lock is released, if it was taken inside."""
         known = self.folder
         try:
             yield
@@ -64,11 +66,11 @@ _turn = _Turn()
 
 
 class _Files(IndexDataCacheFile):
-    """One file for each loop and types of its arguments, which begins with a hash of the rest and says itself what it
-    was compiled from.
+    """One file for each loop and its argument types. It begins with a hash of the rest, and contains a hash of its
+    sources.
 
-    numba has an index beside the files, written before them: after a full disk or a kill between the two, the index of
-    the new sources names a file of the old ones, and the old loop would compute for ever.
+    There is no index. numba writes one before the files: after a full disk or a kill between the two, the index of the
+    new sources would name a file of the old ones, and the old loop would run for ever.
     """
 
     def __init__(self, cache_path: str, filename_base: str, folder: Path) -> None:
@@ -79,7 +81,7 @@ class _Files(IndexDataCacheFile):
         return self._data_path(f"{self._base}.{sha256(repr(key).encode()).hexdigest()[:16]}.nbc")
 
     def save(self, key: tuple, data: Any) -> None:
-        if sources.__wrapped__(self._folder) != self._source_stamp[1]:  # changed since they were loaded
+        if sources.__wrapped__(self._folder) != self._source_stamp[1]:  # the sources were changed after the import
             return
         with self._open_for_write(self._place(key)) as file:
             body = dumps((self._source_stamp, key, data))
@@ -95,22 +97,22 @@ class _Files(IndexDataCacheFile):
             if sha256(body := held[32:]).digest() != held[:32]:
                 return None  # it is damaged: its machine code could compute anything
             stamp, known, data = pickle.loads(body)
-        except Exception:  # there is none, or numba's of another version
+        except Exception:  # there is no file, or one of another version of numba
             return None
         return data if (stamp, known) == (self._source_stamp, key) else None
 
     def _is_ours(self, file: os.stat_result) -> bool:
-        """Whether only this user and root could have written it, and the owner of the sources, who chooses the code
-        anyway."""
+        """Whether only this user, root, or the owner of the sources (who controls the code anyway) could have written
+        the file."""
         return file.st_uid in (0, os.geteuid(), self._folder.stat().st_uid) and not file.st_mode & 0o022
 
 
 class _Cache(FunctionCache):
-    """numba's, but a full disk or a damaged file ends no process: a bond may be at stake.
+    """numba's cache, with two changes. A full disk or a damaged file does not end the process: a bond may be at stake.
 
-    And numba looks whether the loop's own file has changed, though the loop holds what it calls and the tables that it
-    reads in other files: here they are all files of the folder above its own, and below that. Loops take nothing from
-    elsewhere.
+    And a loop is compiled again if any file in the folder above its own, or below that, has changed. numba checks only
+    the loop's own file, although the compiled code contains functions and tables from other files. Loops use nothing
+    from other folders.
     """
 
     def __init__(self, function: Callable, options: Mapping[str, Any]) -> None:
@@ -120,7 +122,8 @@ class _Cache(FunctionCache):
         self._options = sorted(options.items())
 
     def _index_key(self, signature: Any, codegen: Any) -> tuple:
-        """numba's has what a closure holds, and another loop differs in every process: here it is its code."""
+        """numba's key contains the values in a closure. If one is another loop, that key differs in every process; this
+        one contains the loop's code instead."""
         return repr(signature), codegen.magic_tuple(), repr(self._options), _code(self._py_func)
 
     def load_overload(self, *args: Any) -> Any:
@@ -138,7 +141,7 @@ class _Cache(FunctionCache):
 
 @cache
 def sources(folder: Path) -> str:
-    """A hash over all modules in a folder, and below it; an editor's are hidden."""
+    """A hash over all modules in a folder and below it, without hidden files, which editors make."""
     told = sha256()
     for path in sorted(folder.rglob("*.py")):
         if not path.name.startswith("."):
@@ -147,7 +150,8 @@ def sources(folder: Path) -> str:
 
 
 def _code(value: Any) -> Any:
-    """What two functions differ in, also in what they hold, or two other values; the same in every process."""
+    """A key for a function, from its code and the values in its closure, or for another value; the same in every
+    process."""
     function = getattr(value, "py_func", value)
     if not hasattr(function, "__code__"):
         return sha256(dumps(value)).hexdigest()
@@ -170,14 +174,14 @@ def compiled_loop(**options: Any) -> Callable[[Callable], Any]:
 
     INVARIANT: closures of one function that hold different values have different names. numba names machine code by the
     name of the function, a counter of the process, and types: two closures that two processes have compiled could have
-    one name, and a process that loads both would run one for the other.
+    the same name, and a process that loads both would run the wrong one.
     """
 
     def compile_(function: Callable) -> Any:
         if function.__closure__:
             function.__qualname__ += f".{sha256(repr(_code(function)).encode()).hexdigest()[:12]}"
         loop = njit(nogil=True, **options)(function)
-        with suppress(RuntimeError, OSError):  # there is no folder for the cache, or a file has just gone
+        with suppress(RuntimeError, OSError):  # there is no folder for the cache, or a file was just deleted
             loop._cache = _Cache(function, options)
             loop.compile = _in_turn(loop.compile)
         return loop

@@ -11,13 +11,13 @@ from pathlib import Path
 
 
 def start_peak() -> None:
-    """What the process holds at most is counted from now on, where the system can."""
+    """Measure the peak from now on, if the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak() -> int | None:
-    """Bytes that the process has held at most; None where the system does not say."""
+    """Peak memory of the process, in bytes; None if the system does not show it."""
     with suppress(OSError):
         found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
         return 1024 * int(found[1]) if found else None
@@ -25,15 +25,15 @@ def peak() -> int | None:
 
 
 def resident() -> int:
-    """Bytes of the process that are in memory; 0 where the system does not say."""
+    """Resident memory of the process, in bytes; 0 if the system does not show it."""
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * PAGESIZE
     return 0
 
 
 def free(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes that this process can have without swapping, as the machine and its control groups allow; infinite if the
-    system does not tell. `proc`, `groups`: where the system's files are."""
+    """Bytes that this process can still allocate without swapping, within the limits of the machine and its control
+    groups; infinite if the system does not show them. `proc`, `groups`: the folders of the system's files."""
     left = inf
     with suppress(OSError):
         found = re.search(r"MemAvailable:\s+(\d+) kB", (proc / "meminfo").read_text())
@@ -46,13 +46,13 @@ def free(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> f
     return left
 
 
-#: What the files of a control group with memory are called: limit, use, the kernel's part of it that can be given back.
+#: Names in a control group: the files of the memory limit and use, and the entry of the cache that the kernel can free.
 VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def _left_in(root: Path, path: str) -> Iterator[float]:
-    """Bytes that a control group and each one above it leave."""
+    """Bytes left in a control group, and in each one above it."""
     limit, use, given_back = VERSION_1 if root.name == "memory" else VERSION_2
     for folder in (root / path, *(root / path).parents):
         with suppress(OSError, ValueError):  # "max": no limit; the root has none

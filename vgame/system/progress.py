@@ -1,5 +1,5 @@
-"""What a role says while it works: rich bars and lines for people, plain lines where there is no terminal, JSON lines
-for programs."""
+"""The output of a role while it works: bars and lines in a terminal, plain lines without one, JSON lines for
+programs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PLAIN_EVERY = 5.0  # seconds between two plain progress lines
 
 
 def plain(text: str) -> str:
-    """Text for a terminal: what would move its cursor, turn its direction or end its line otherwise is written as its
-    number. Names in it come from files and chains of strangers."""
+    """Text for a terminal: characters that would move the cursor, change the direction of writing or end the line are
+    escaped. Names in it come from untrusted files and chains."""
     hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return "".join(ascii(c)[1:-1] if category(c) in hidden and c not in "\n\t" else c for c in text)
 
@@ -33,16 +33,16 @@ class NullProgress:
     """Drops reports of progress."""
 
     def emit(self, event: str, text: str = "", **fields: Any) -> None:
-        """Something happened: `text` for people, the fields for programs."""
+        """Report an event: `text` for people, the fields for programs."""
 
     def stage(self, text: str) -> None:
-        """What begins now, and may take a while."""
+        """Report a stage that begins now and may take a while."""
 
     def progress(self, what: str, done: int, total: int, detail: str = "") -> None:
-        """How far a long piece of work is."""
+        """Report the progress of a long task."""
 
     def beat(self) -> None:
-        """A round has ended well."""
+        """Report the end of a round without an error."""
 
 
 NULL_PROGRESS = NullProgress()
@@ -50,20 +50,20 @@ NULL_PROGRESS = NullProgress()
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """An error like a full disk's; rich would end the process."""
+        """Raise an OSError, as on a full disk; rich would end the process."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 class Reporter(NullProgress):
     """Events of a role. `json_lines`: one JSON object per event on stdout.
 
-    Where nothing can be written (a full disk, a closed pipe), `who` plays on, for a bond may be at stake;
-    without `who` it is a VgameError.
+    If the output cannot be written (a full disk, a closed pipe), the role `who` continues, because a bond may be at
+    stake; without `who` it is a VgameError.
     """
 
     def __init__(self, json_lines: bool = False, who: str = "") -> None:
         self.json_lines, self.who = json_lines, who
-        # hear every event, also where nothing can be written
+        # receive every event, even if the output cannot be written
         self.listeners: list[Callable[[str, dict[str, Any]], None]] = []
         self.console = self._make_console()
         self._unheard = False
@@ -95,7 +95,7 @@ class Reporter(NullProgress):
             self._bear(error)
 
     def _bear(self, error: OSError) -> None:
-        """Say once, on stderr, that an agent is not heard."""
+        """Report once, on stderr, that a role's output cannot be written; VgameError without a role."""
         if not self.who:
             raise VgameError(f"the output cannot be written: {error.strerror}") from None
         self.console = self._make_console()  # the old one keeps what it could not write
@@ -107,11 +107,12 @@ class Reporter(NullProgress):
         self._tell("beat", {})
 
     def deadline(self, left: int | None, worst: int) -> None:
-        """The most pressing duty has so many seconds left (None: nothing is due), and takes so many at worst."""
+        """Report the most urgent duty: the seconds left for it (None: nothing is due), and those that it takes at
+        worst."""
         self._tell("deadline", {"left": left, "worst": worst})
 
     def stage(self, text: str) -> None:
-        """For people; programs are told what it leads to."""
+        """Shown only to people; programs receive the events that follow."""
         if not self.json_lines:
             self.emit("stage", text)
 
@@ -141,7 +142,7 @@ class Reporter(NullProgress):
             self.close()
 
     def close(self) -> None:
-        """Take the bar off the screen."""
+        """Remove the bar from the screen."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -154,8 +155,8 @@ def fail(message: str) -> None:
 
 
 def drop_unsaid() -> None:
-    """Before the process ends: what stdout did not take is dropped, or Python would end with an exit code of its
-    own."""
+    """Called before the process ends: drops the output that stdout did not accept. Otherwise Python would change the
+    exit code."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,9 +1,9 @@
-"""Threads of our own: they share loops and tiles, while the library's threads rest.
+"""vgame's own threads. They share loops and tiles, while the library's threads are idle.
 
-In: work in parts whose results do not depend on who does them. Out: the parts' results, in order.
+In: work in parts whose results do not depend on the thread. Out: the parts' results, in order.
 
-A library's threads (OpenMP) go on spinning for milliseconds after each of its parallel regions, on the cores that our
-loops need. So within a step each of our threads calls the library with one thread, and none spins.
+A library's threads (OpenMP) keep spinning for milliseconds after each of its parallel regions, on the cores that
+vgame's loops need. So within a step each of vgame's threads calls the library with one thread, and none spins.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from types import ModuleType
 from typing import TypeVar
 
 Result = TypeVar("Result")
-Runner = Callable[[Sequence[Callable[[], None]]], object]  # sees to it that jobs are run: `each`, or `Later.start`
+Runner = Callable[[Sequence[Callable[[], None]]], object]  # runs jobs, now or later: `each`, or `Later.start`
 
-#: Elements of a pointwise loop that are worth a thread.
+#: Minimum number of elements of a pointwise loop for each thread.
 WORTH = 1 << 17
 
-#: How many threads share the work of this place; 0: as many as the library has.
+#: Number of threads that share work in this context; 0: as many as the library has.
 _sharing: ContextVar[int] = ContextVar("sharing", default=0)
 
 
 def threads() -> int:
-    """How many threads may share the work of this place: all of them, or one where it is already shared."""
+    """Number of threads that may share work in this context: all of them, or one if the work is already shared."""
     return _sharing.get() or _all()
 
 
 def _torch() -> ModuleType | None:
-    """torch, if this process has loaded it: hashing alone is no reason to."""
+    """torch, if this process has loaded it: hashing alone does not need it."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "get_num_threads") else None  # another thread may be loading it
 
@@ -57,7 +57,7 @@ def _set_library(count: int) -> None:
 
 @contextmanager
 def ours() -> Iterator[None]:
-    """Within the block the library computes with one thread, and what is shared by us has all of them."""
+    """In this context the library computes with one thread, and shared work has all of them."""
     if _sharing.get():
         yield
         return
@@ -72,8 +72,8 @@ def ours() -> Iterator[None]:
 
 
 class _Helpers:
-    """Threads that help whenever they are called. A call cannot be interrupted half done, as one of a
-    ThreadPoolExecutor can: Ctrl-C would leave its locks held."""
+    """Threads that do offered work when they are called. Ctrl-C cannot interrupt such a call midway and leave a lock
+    held, as it can in a ThreadPoolExecutor."""
 
     def __init__(self, count: int) -> None:
         self.calls: SimpleQueue[None] = SimpleQueue()
@@ -93,8 +93,7 @@ def _helpers(count: int) -> _Helpers:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """The library as a job needs it, in any thread: no threads of its own, no gradients, subnormal numbers as they
-    are."""
+    """The library's settings for a job, in any thread: no threads of its own, no gradients, subnormal numbers kept."""
     torch = _torch()
     if not torch:
         yield
@@ -106,7 +105,7 @@ def _alone() -> Iterator[None]:
 
 
 class _Offer:
-    """Work for the first thread that is free: a helper, or its owner if none has come."""
+    """Work for the first free thread: a helper, or its owner if no helper has taken it."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self.run, self.context, self.error = run, copy_context(), None
@@ -114,11 +113,11 @@ class _Offer:
         self._going_on.acquire()
 
     def _claim(self) -> bool:
-        """Take it; False if another thread has."""
+        """Take the work; False if another thread has taken it."""
         return self._free.acquire(blocking=False)
 
     def do(self) -> None:
-        """Do it, unless another thread has begun."""
+        """Do the work, unless another thread has taken it."""
         if not self._claim():
             return
         try:
@@ -137,11 +136,11 @@ class _Offer:
             self.run()
 
     def goes_on(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether the work has begun and not ended."""
         return self._free.locked() and self._going_on.locked()
 
     def withdraw(self) -> None:
-        """It is not begun after this; if it has begun, it is done."""
+        """After this call the work cannot begin; if it had begun, it has ended."""
         if self._claim():
             del self.run, self.context
             self._going_on.release()
@@ -149,7 +148,7 @@ class _Offer:
             pass
 
 
-#: What helpers do first, and what they do when there is nothing else.
+#: Work that helpers do first, and work that they do when there is no other.
 _urgent: deque[_Offer] = deque()
 _patient: deque[_Offer] = deque()
 
@@ -182,7 +181,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def _help() -> None:
-    """A helper does what is offered until nothing is."""
+    """A helper does offered work until none is left."""
     while _do_next(_urgent) or _do_next(_patient):
         pass
 
@@ -204,9 +203,10 @@ def _raise_first(offers: Sequence[_Offer]) -> None:
 
 
 def each(jobs: Sequence[Callable[[], Result]], patient: bool = False) -> list[Result]:
-    """The jobs' results, in order; every thread takes the next job that waits, and shares nothing of it any further.
+    """The jobs' results, in order; each thread takes the next waiting job, and does not share its work further.
 
-    patient: whether this thread may do what is offered for later (`Later`) while others end, in its own scratch memory.
+    patient: whether this thread, while it waits for the others, may do work offered for later (`Later`), in its own
+    scratch memory.
     """
     helpers = min(threads(), len(jobs)) - 1
     if helpers < 1:
@@ -246,7 +246,7 @@ class Later:
         self._offers: list[_Offer] = []
 
     def start(self, jobs: Sequence[Callable[[], object]]) -> None:
-        """Offer the jobs to the helpers; where there are none, do them."""
+        """Offer the jobs to the helpers; if there are none, do the jobs."""
         if threads() < 2:
             each(jobs)
         else:
@@ -262,14 +262,14 @@ class Later:
         _raise_first(offers)
 
     def stop(self) -> None:
-        """Nothing more is begun; what goes on is done after this."""
+        """After this call no job begins, and those that had begun have ended."""
         _withdraw(self._offers)
         self._offers = []
 
 
 def portions(count: int, size: int, worth: int | None = None) -> list[tuple[int, int]]:
-    """0..count-1 in parts (first, last) for the threads; an item has `size` elements; `worth` (WORTH) are worth a
-    thread."""
+    """0..count-1 in parts (first, last) for the threads. An item has `size` elements; each thread gets at least `worth`
+    (WORTH) of them."""
     parts = max(1, min(threads(), count, count * size // (worth or WORTH)))
     edges = [count * i // parts for i in range(parts + 1)]
     return [(edges[i], edges[i + 1]) for i in range(parts)]

@@ -1,4 +1,4 @@
-"""Which vgame this is: two machines that work together have the same sources, or one of them says so."""
+"""The version of vgame. If two machines that work together have different sources, one of them reports it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-__version__ = "0.1.0"  # what pyproject.toml reads
+__version__ = "0.1.0"  # read by pyproject.toml
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Python's warnings in a terminal: one sentence each, once.
+"""Python's warnings in a terminal: each is one sentence, shown once.
 
-In: what `warnings` shows, from vgame, a user's script or a library. Out: lines on stderr.
+In: warnings from vgame, a user's script or a library. Out: lines on stderr.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ INSIDE = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWa
 
 
 def warn(text: str, place: str = "") -> None:
-    """One sentence on stderr, with the user's line where there is one."""
+    """One sentence on stderr, with the place in the user's code if there is one."""
     fail(f"warning: {place}{text}")
 
 
 def show_as_sentences() -> None:
-    """From now on, in this process."""
+    """Show warnings in this form from now on, in this process."""
     seen: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
         text, own = " ".join(str(message).split()), is_of_user(filename)
         if text in seen or (issubclass(category, INSIDE) and not own):
-            return  # said, or about the code of a library
+            return  # already shown, or about a library's code
         seen.add(text)
         warn(text, f"{os.path.relpath(filename)}:{lineno}: " if own else "")
 
