@@ -48,7 +48,8 @@ def run_auditor(seat: AgentConfig, reporter: Reporter, limits: Limits, once: boo
 
 
 def auditor_of(game: Game, seat: AgentConfig, kind: str, reporter: Reporter, limits: Limits) -> AuditorService:
-    """The auditor of a bundle, after the re-execution. It is measured in its rounds, because a clock may run."""
+    """The auditor of a bundle, after the re-execution. The device is measured later, in a round without a running
+    clock."""
     if seat.log is None and load_bundle(seat.bundle).mode == "logged":
         raise Abstain("a run in mode 'logged' is audited by its log: give the trainer's run folder with --log")
     computation = (FollowedRun if seat.published else LocalRun)(seat, kind, reporter)
@@ -113,8 +114,8 @@ class AuditorService:
         return acted
 
     def is_idle(self, views: dict[bytes, ClaimView]) -> bool:
-        """Has each look for MOMENT shown that no clock of an own dispute runs? A look without one of the jobs with a
-        stake shows nothing. One look at all named jobs is enough if nothing was staked."""
+        """Has each look for MOMENT shown that no clock of an own dispute runs? A look in which a job with a stake is
+        missing does not count. One look at all named jobs is enough if nothing was staked."""
         known, free = {*views, *self.done}, not self.staking.at_risk
         if free and not known.issuperset(self.stakes.jobs):
             return False

@@ -135,8 +135,8 @@ def promise(
 
 
 def _check_new(escrow: EscrowContract, identity: bytes) -> None:
-    """ContractError with the bonus if it exists: a command that was killed has opened it, and has left its payer too
-    little money for the contract to be asked."""
+    """ContractError if the bonus exists already: a command that was killed may have opened it. The contract cannot
+    report this to a payer whose money no longer suffices for the call."""
     if agreed(escrow.game.chain, "whether this bonus exists", lambda: escrow.exists(identity)):
         raise explained(ContractError("BonusExists", (identity,)))
 
@@ -164,7 +164,7 @@ def check(
 
 def _measured(promised: Promised, training: Bundle, task: Task) -> tuple[str, Bundle]:
     """The total of the bonus, and its evaluation before the training; Abstain if the task measures something else, or
-    the bundle has other names: no root on chain covers them, and they say which tensors are measured."""
+    the bundle has other names: no root on chain covers them, and they decide which tensors are measured."""
     _check_names(training, task)
     found: list[list[str]] = []
     for total in integer_totals(task):
@@ -219,7 +219,8 @@ def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
 
 
 def _final_trainer(escrow: EscrowContract, promised: Promised) -> str:
-    """From the state and the event of one endpoint."""
+    """The trainer in the final state of the endpoint in use, if the event of the acceptance agrees (otherwise NotYet);
+    NOBODY if there is none."""
     found, _ = final_jobs(escrow.game, [promised.terms.training])
     if not found or (trainer := found[0].trainer) == NOBODY:
         return NOBODY
@@ -254,7 +255,8 @@ def evaluation_bundle(
 
 
 def _check_claimed(escrow: EscrowContract, training: bytes, run: Run) -> None:
-    """Abstain if a claim of the training has another root than the run: the evaluation would begin elsewhere."""
+    """Abstain if a claim of the training has another root than the run: the evaluation would begin with another
+    state."""
     claimed = agreed(escrow.game.chain, "the claim of the training", lambda: escrow.game.job(training).run_root)
     if claimed != bytes(32) and (own := run._store.run_tree.root) != claimed:
         raise Abstain(
@@ -318,7 +320,7 @@ def close(escrow: EscrowContract, identity: bytes) -> str:
     assert wallet is not None
 
     def held() -> tuple[Bonus, int]:
-        with escrow.game.chain.pinned():  # a node that is behind may show no credits of a bonus that is settled
+        with escrow.game.chain.pinned():  # a node that lags may show no credits of a bonus that is settled
             return escrow.held(identity), escrow.credits(wallet.address)
 
     bonus, owed = agreed(escrow.game.chain, "the bonus and what the escrow owes this account", held)
@@ -343,7 +345,7 @@ def _settled(escrow: EscrowContract, identity: bytes, bonus: Bonus) -> str:
         else:
             return "started"
     if _is_for_caller(escrow, bonus):
-        return "started" if bonus.since else "kept"  # the payer alone gains by giving it back; until then, `pay` counts
+        return "started" if bonus.since else "kept"  # only the payer gains by the return; until then `pay` is possible
     try:
         escrow.give_back(identity)
     except ContractError as error:
@@ -359,8 +361,8 @@ def _end_of(escrow: EscrowContract, bonus: Bonus) -> tuple[Phase, int]:
 
 
 def _owed(escrow: EscrowContract, given: bool) -> int:
-    """The caller's credits. `given`: it has just given a bonus back to itself, and NotYet if no state shows that: the
-    money would stay in the escrow."""
+    """The caller's credits. `given`: the caller has just returned a bonus to itself; then NotYet if no state shows
+    credits, because the money would stay in the escrow."""
     wallet = escrow.game.wallet
     assert wallet is not None
     shown = lambda: middle_of(escrow.game.chain, lambda: escrow.credits(wallet.address))  # noqa: E731

@@ -40,8 +40,8 @@ def check_payable(
     escrow: EscrowContract, promised: Promised, training: Bundle, evaluation: Bundle, store: Path | None = None
 ) -> None:
     """Abstain unless the bonus can be earned and paid. `evaluation`: of the untrained state, with the interval of the
-    promise. `store`, before the work: a folder on the disk of the role's store; this device is measured then, and the
-    terms of the evaluation are judged too. `promise`, `check` and `prepare` call this."""
+    promise. `store`: a folder on the disk of the role's store, given before the work; then this device is measured, and
+    the terms of the evaluation are checked too. `promise`, `check` and `prepare` call this."""
     _check_held(escrow, promised)
     _check_training(escrow, promised, training)
     _check_interval(promised, evaluation)
@@ -81,7 +81,7 @@ def _check_held(escrow: EscrowContract, promised: Promised) -> None:
 
 def ordered_bundle(escrow: EscrowContract, promised: Promised, stored: Bundle) -> Bundle:
     """The bundle of a stored run with the terms of the bonus's training: the run may have begun for another order, and
-    its files keep the terms of that."""
+    its files keep the terms of that order."""
     training = promised.terms.training
     spec = agreed(escrow.game.chain, "the training's order", lambda: escrow.game.job(training).spec)
     return replace(stored, terms=terms_of(spec), depth=spec.depth)
@@ -163,8 +163,8 @@ def _check_terms(promised: Promised, own: Bundle, pace: Pace, gas_price: int) ->
 
 def needed_window(evaluation: Bundle, amount: int) -> int:
     """Seconds until an evaluation is final and shown, also if the payer disputes it. For a longer delay the payer must
-    lose so many disputes that the trainer's half of their bonds is at least the bonus. Three times a state has to be
-    final: `vgame trainer` ends then, for the training and for the evaluation, and `prepare` begins then."""
+    lose so many disputes that the trainer's half of their bonds is at least the bonus. Three times a state has to
+    become final: before `vgame trainer` ends, for the training and for the evaluation, and before `prepare` begins."""
     terms, moves = evaluation.terms, count_moves(evaluation)
     crowd = -(-HALF * amount // terms.auditor_bond)
     dispute = terms.trainer_budget + terms.auditor_budget + moves.trainer * terms.slot * crowd

@@ -114,7 +114,7 @@ def _send(game: Game, effect: Callable[[], bool], name: str, *args: Any, value: 
 
 
 def _state(game: Game, job: bytes) -> JobState:
-    """As the endpoint in use shows it."""
+    """The job's state, as the endpoint in use shows it."""
     with game.chain.pinned():
         return read_game(game, job)[0]
 
@@ -140,8 +140,8 @@ def _end_phase(game: Game, job: bytes) -> bool:
 def _end_expired(game: Game, job: bytes) -> bool:
     """End each dispute in which a side is out of time; True if there was one. If the trainer is out of time in a
     dispute, only that one is ended, one of the caller's if there is one: it convicts the trainer, pays its auditor, and
-    returns the bonds of all other disputes. No dispute
-    that few endpoints show as another account's is ended beside others: a false reply burns no bond of the caller."""
+    returns the bonds of all other disputes. A dispute that few endpoints show as another account's is ended only if no
+    other dispute is open or can be opened: so a false reply burns no bond of the caller."""
     chain, replies = game.chain, replies_of(game.chain, lambda: _expired(game, job))
     convicts, over, _ = agreed_of(chain, "the disputes out of time", replies, most_answering)
     if convicts:
@@ -179,8 +179,8 @@ def _expired(game: Game, job: bytes) -> tuple[tuple[int, ...], tuple[int, ...], 
 
 
 def _are_alone(game: Game, job: bytes, count: int) -> bool:
-    """Does a final state of more than half of the endpoints show a claim with so many open disputes, that can get no
-    more?"""
+    """Do the final states of more than half of the endpoints show a claim with `count` open disputes, and a challenge
+    window that is over?"""
 
     def shown() -> bool:
         final, second = final_jobs(game, [job])
@@ -217,8 +217,8 @@ def _ending(game: Game, job: bytes) -> tuple[Any, ...] | None:
 
 
 def _refuse_own_loss(game: Game, job: bytes) -> None:
-    """ChainError for the trainer and its delegates, unless the client is one: a late key or answer counts until a
-    delivery is ended. NotYet if too few endpoints show which the account is."""
+    """ChainError for the trainer and its delegates, unless the account is also the client: a late key or answer counts
+    until a delivery is ended. NotYet if too few endpoints show the account's role."""
     roles, needed = _roles(game, job), most(game.chain)
     if (harmless := sum(client or not role for client, role in roles)) >= needed:
         return
@@ -260,13 +260,13 @@ def _roles(game: Game, job: bytes) -> list[tuple[bool, str]]:
 
 
 def is_of_trainer(game: Game, job: bytes) -> bool:
-    """Is the caller the trainer or its delegate? It is one unless most endpoints show that it is not."""
+    """Is the caller the trainer or its delegate? True unless most endpoints show that it is neither."""
     return sum(not role for _, role in _roles(game, job)) < most(game.chain)
 
 
 def forecast(game: Game, bundle_folder: Path, store_folder: Path) -> Callable[[], dict[str, str]]:
-    """A function that returns, for every claimed job with this bundle, the own run root in hex. The own run must have
-    ended."""
+    """A function that returns, for every claimed job with this bundle, the own run root in hex. Abstain unless the own
+    run has ended."""
     from vgame.commit.trees import run_tree
 
     bundle = load_bundle(bundle_folder)

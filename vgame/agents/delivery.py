@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vgame.runs.history import History
 
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
-MOST_DIGITS = 18  # of a place in a file
+MOST_DIGITS = 18  # of a byte position in a file
 BLOCK = 2**20
 
 T = TypeVar("T")
@@ -127,8 +127,8 @@ def source_record(bundle: Bundle, tensor: int) -> tuple[bytes, bytes, list[bytes
 
 
 def write_state(bundle: Bundle, buyer: Buyer, out: Path) -> None:
-    """Write a safetensors file with the keys and types of the module. INVARIANT: every leaf is verified and complained
-    about first, whatever becomes of the file."""
+    """Write a safetensors file with the keys and types of the module. INVARIANT: every leaf is verified, with a
+    complaint if one is wrong, even if the file cannot be written."""
     from vgame.delivery.received import StateFile
 
     roots = [buyer.sealed.tree.tensor_root(t) for t in range(len(bundle.program.sources))]

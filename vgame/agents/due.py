@@ -48,7 +48,7 @@ class Record:
 
     @property
     def since(self) -> int:
-        """The second of the last of: order, acceptance, claim, conviction."""
+        """Time of the last of: order, acceptance, claim, conviction."""
         return self.convicted_at or self.job.since
 
     def over(self, window: int) -> bool:

@@ -38,7 +38,7 @@ from vgame.system.progress import NullProgress, Reporter
 
 VISIT = 5.0  # seconds between two visits to the published run
 AWAY = 60.0  # seconds after a failed visit, and between visits while a whole run is computed
-LEAST = 30.0  # seconds that every visit may take
+LEAST = 30.0  # seconds; minimum time limit of a visit
 THEIRS = "theirs.bin"  # in the own run's folder: the trainer's roots, once one was found wrong; append-only
 
 

@@ -59,7 +59,7 @@ class LocalRun:
         self.store, self.stepper = self.history.store, self.history.stepper
 
     def _start(self, seat: AgentConfig) -> History:
-        """The own run; in mode `logged` the trainer's, with its log."""
+        """The own run; in mode `logged` it is the trainer's, with its log."""
         folder, executor = seat.store / self.bundle.identity.hex()[:16], executor_of(self.bundle, self.kind)
         store = store_of(folder, self.bundle, seat.keep)
         copy_bundle(self.bundle, folder)
@@ -158,8 +158,8 @@ class LocalRun:
             )
 
     def refuse_small_disk(self, seller: Seller | None = None, waits: bool = False) -> None:
-        """StoreError unless the disk has the space for the rest of the run, all of whose checkpoints are kept, and for
-        what the seller has still to seal. `waits`: a run that has begun waits for space instead."""
+        """StoreError unless the disk has space for the rest of the run, with all its checkpoints, and for the state
+        that the seller has not sealed yet. `waits`: a run that has begun waits for space instead."""
         from vgame.runs.forecast import refuse_small_disk
 
         if waits and self.store.roots:

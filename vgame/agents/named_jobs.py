@@ -132,7 +132,7 @@ class NamedJobs:
 
     def others(self, played: Sequence[bytes]) -> list[bytes]:
         """Other hunted claims, in turn: as many as fit into one request together with the played ones. Each endpoint
-        shows all of them: pages in one turn for all could fall to the same endpoint again and again."""
+        has its own position in the list: with a common one, a claim could be read at the same endpoint each time."""
         rest, endpoint = [job for job in self.hunted if job not in {*played}], self.claims.game.chain.endpoint
         count = min(max(JOBS - len(played), 1), len(rest))
         first = self.turns.get(endpoint, 0) % max(len(rest), 1)

@@ -1,5 +1,5 @@
 """The events of a role's game, one line each: `sent`, a transaction with gas, money and hash; `dispute` and `verdict`,
-the begin and the end of an own dispute; `phase`, the end of a job or claim.
+the start and the end of an own dispute; `phase`, the end of a job or claim.
 
 In: a game whose wallet sends, and the jobs and disputes that a player reads. This module only reports.
 """
@@ -87,7 +87,7 @@ class News(Listener):
         return "", {}
 
     def disputes(self, job: bytes, state: Job, standings: Sequence[Standing]) -> None:
-        """Report the begin and the end of own disputes."""
+        """Report the start and the end of own disputes."""
         for number, d in ((s.number, s.dispute) for s in standings):
             if self.account not in (state.trainer, d.auditor) or self.statuses.get((job, number)) is d.status:
                 continue

@@ -28,8 +28,9 @@ from vgame.agents.config import KEY_VARIABLE, KEYSTORE_VARIABLE, PASSWORD_VARIAB
 from vgame.errors import VgameError
 from vgame.system.progress import fail
 
-#: By rank, after the alarms that more than half of the endpoints show; one endpoint can invent any number of others.
-#: Alarms of the kind "bond" come after all of them, since other accounts can cause them in any number.
+#: The events that run the command, by rank. Alarms that more than half of the endpoints show come before all others,
+#: because one endpoint can invent any number of alarms. Alarms of the kind "bond" come last, because other accounts can
+#: cause any number of them.
 NOTIFIED = ("alarm", "over", "phase", "verdict", "dispute")
 LIMIT = 30.0  # maximum seconds for one command
 WAITING = 100  # maximum number of queued events of each rank; further events are dropped
