@@ -98,7 +98,7 @@ class Auditor(Viewer):
         """Dispute a false claim."""
         return view.job.phase is Phase.CLAIMED and self.challenge(view)
 
-    # ---- what to dispute ----
+    # ---- challenges ----
 
     def challenge(self, view: ClaimView) -> bool:
         """Open a dispute where the claim differs from the own run, unless this auditor already has an open dispute.

@@ -39,8 +39,8 @@ class Node:
 
 
 class Openings:
-    """Revealed nodes, read one by one at the second that the state names: any account may reveal any number of
-    nodes."""
+    """Revealed nodes, read one by one at the time that the contract's state names, because any account may reveal any
+    number of nodes."""
 
     def __init__(self, game: Game, job: bytes) -> None:
         self.game, self.job = game, job

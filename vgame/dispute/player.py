@@ -32,7 +32,8 @@ HARMLESS = frozenset(
 )
 #: Maximum number of disputes that one transaction ends: about 4 million gas.
 BATCH = 100
-#: One part in RESERVE of each own clock is kept for own moves. It is not spent on work that strangers can multiply.
+#: 1/RESERVE of each own clock is kept for own moves. It is not spent on work that other accounts can cause in any
+#: amount.
 RESERVE = 4
 
 #: Upper bounds of the gas of one side in a dispute (descent and leaf), and of a withdrawal (docs/gas.json).
@@ -123,8 +124,7 @@ class Player:
         return self.address == (job.trainer if self.side is Turn.TRAINER else d.auditor)
 
     def spare(self, job: Job, standings: Iterable[Standing]) -> bool:
-        """May time be spent on other work than own duties? Only while each own clock has more left than its
-        reserve."""
+        """May time be spent on work other than own duties? Only while each own clock has more left than its reserve."""
         trainer, now = self.side is Turn.TRAINER, self.game.chain.now()
         budget = job.spec.trainer_budget if trainer else job.spec.auditor_budget
         own = (s for s in standings if s.turn in (Turn.TRAINER, Turn.AUDITOR) and self.plays(job, s.dispute))

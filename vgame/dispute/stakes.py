@@ -1,8 +1,8 @@
 """An auditor's record of its stakes, written to disk before each stake is sent.
 
 An endpoint may hide a dispute, for seconds or for good. No second stake can take effect: the contract accepts one
-dispute of an account on a claim (I16). The record says after a restart, whatever the endpoint shows, which jobs to
-play, and for how many disputes to keep gas.
+dispute of an account on a claim (I16). After a restart the record gives, whatever the endpoint shows, the jobs to play
+and the number of disputes for which gas is kept.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Stakes:
             self.wallet.before = None
 
     def believe(self, claim: str) -> None:
-        """Record a stake of another process, once more than half of the endpoints show that there is one: one could
-        invent any number of them."""
+        """Record a stake of another process, once more than half of the endpoints show that there is one: one endpoint
+        could invent any number of them."""
         endpoints = self.refused.setdefault(claim, set())
         endpoints.add(self.game.chain.endpoint)
         if len(self.refused) > MOST_REFUSED:
@@ -75,8 +75,8 @@ class Stakes:
             self.record(claim)
 
     def record(self, claim: str) -> None:
-        """Add a claim to the record; another process may have added others. A full disk keeps no false claim from its
-        dispute: then the record is in memory, and is written with the next stake."""
+        """Add a claim to the record; another process may have added others. A full disk does not prevent the dispute of
+        a false claim: then the record is in memory, and is written with the next stake."""
         if claim in self.claims:
             return
         self.claims[claim] = None

@@ -206,7 +206,7 @@ class Trainer(Player):
         return self.turn_of(number) is Turn.TRAINER and self.answer(job, number, d)
 
     def answer(self, job: Job, number: int, d: Dispute) -> bool:
-        """The one move that is due at the contested node."""
+        """Send the one move that is due at the contested node."""
         match d.level:
             case Level.RUN if d.height == 0:
                 return self.attempt("postSegment", self.id, number, d.position, self.segment_post(job, d.index + 1))
