@@ -1,4 +1,5 @@
-"""Many leaves and pairs at once, with the processor's SHA instructions where it has them. Twin: cipher.py.
+"""Keystreams and hashes of many leaves and pairs at once, with the processor's SHA instructions if it has them. Twin:
+cipher.py.
 
 In and out: uint8 arrays; leaves [n, 512], hashes [n, 32], pairs [n, 64] (cipher hash, true hash).
 """
@@ -13,7 +14,7 @@ from vgame.delivery.cipher import Pair, cipher_leaf, keystream, padding_pair, pa
 
 HASH = 32
 PAIR = 2 * HASH
-#: Less than that many are not worth compiled code.
+#: Compiled code is used for at least this many leaves or pairs.
 FEW = 64
 
 
@@ -27,7 +28,7 @@ def keystreams(key: bytes, tensor: int, first: int, count: int) -> np.ndarray:
 
 
 def cipher_leaves(leaves: np.ndarray, tensor: int, first: int) -> np.ndarray:
-    """Their hashes in the cipher tree."""
+    """The leaves' hashes in the cipher tree."""
     if len(leaves) >= FEW and kernel():
         from vgame.delivery import kernel as compiled
 
@@ -36,14 +37,14 @@ def cipher_leaves(leaves: np.ndarray, tensor: int, first: int) -> np.ndarray:
 
 
 def true_hashes(leaves: np.ndarray) -> np.ndarray:
-    """Their hashes in the tree of the tensor."""
+    """The leaves' hashes in the tree of the tensor."""
     from vgame.commit.words import leaf_hashes
 
     return _rows(leaf_hashes(memoryview(np.ascontiguousarray(leaves)).cast("B")), HASH)
 
 
 def next_level(kind: Kind, pairs: np.ndarray, base: int) -> np.ndarray:
-    """The pairs over pairs of height `base`; behind the last one is padding."""
+    """The parents of pairs at height `base`; an odd last one is completed by padding."""
     if len(pairs) % 2:
         pairs = np.concatenate([pairs, to_rows([padding_pair(kind, base)])])
     if len(pairs) >= FEW and kernel():
@@ -56,7 +57,7 @@ def next_level(kind: Kind, pairs: np.ndarray, base: int) -> np.ndarray:
 
 
 def levels(kind: Kind, pairs: np.ndarray, height: int, base: int = 0) -> list[np.ndarray]:
-    """All levels from `pairs`, which stand at height `base`, to `height` above them."""
+    """All levels from `pairs`, which are at height `base`, to `height` levels above them."""
     found = [pairs]
     for h in range(base, base + height):
         found.append(next_level(kind, found[-1], h))

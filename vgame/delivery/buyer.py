@@ -1,19 +1,20 @@
-"""The client's side of a delivery: fetch, verify, confirm; with the key decipher; and what to do where the trainer does
-not deliver.
+"""The client's side of a delivery: fetch, verify, confirm, decipher with the key; and the calls against a trainer that
+does not deliver.
 
-In: a job on chain, its bundle's sizes, something that serves the sealed folder. Out: the leaves of the final state. A
-killed process goes on.
+In: a job on chain, the sizes of its state, a function that reads the served folder. Out: the leaves of the final state.
+A killed process can be resumed.
 
-By itself, without asking the user (docs/delivery.md section 4):
+These calls are sent without asking the user (docs/delivery.md section 4):
 
-- `badNode`, `badLeaf`: as soon as one is seen; any wallet may.
-- `request`: chunks that did not come, when half of the confirm window is over, or sooner where else an unanswered one
-  would not be known as refused before its end. All of them if the contract takes as many and the answers cost less
-  than declining does; else one, by chance: does the trainer answer? None that was answered.
+- `badNode`, `badLeaf`: as soon as one is found; any wallet may send them.
+- `request`: chunks that were not received, when half of the confirm window is over; or sooner, so that an unanswered
+  request counts as refused before the window ends. All of them if the contract accepts that many and the answers cost
+  less than declining does; otherwise one at random, to test whether the trainer answers. No chunk that was already
+  answered.
 - `refused`, `closeDelivery`: as soon as the trainer is late with an answer or the key.
 - `decline`: in the last tenth of the confirm window, if more is missing than is requested.
 
-A look at what is served ends when the next of these may be due, however slowly it is served.
+A look ends when the next of these calls may be due, however slow the server is.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from vgame.delivery.rules import Place, Snapshot, confirming, look_end, overdue,
 from vgame.delivery.sealed import Offer, Piece, SealedFolder, Shape, read_offer, write_offer
 from vgame.errors import ChainError, DeliveryError, EndpointError, NotYet, Undelivered, VgameError
 
-FAILED = frozenset({Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})  # no state comes
+FAILED = frozenset({Phase.CONVICTED, Phase.EXPIRED, Phase.UNDELIVERED, Phase.DECLINED})  # no state is delivered
 
 Write = Callable[[Piece, np.ndarray], None]
 T = TypeVar("T")
@@ -52,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A second of the chain, and the monotonic clock's at that moment: time passes too where no block comes."""
+    """A time of the chain, and the same moment on the monotonic clock: time also passes without a new block."""
 
     second: float
     moment: float
@@ -73,12 +74,12 @@ def _not_served(name: str, first: int, size: int) -> bytes:
 
 
 def late_trainer(game: Game, job: bytes) -> tuple[Any, ...] | None:
-    """The call by which the reward comes back from a trainer that is late; None if there is none."""
+    """The call that returns the reward if the trainer is late; None if it is not."""
     return call_of(job, overdue(read(game, job)))
 
 
 class Buyer(Calls):
-    """Receives one job's state into `folder`. `terms`: those of the bundle, whose hash the job is."""
+    """Receives one job's state into `folder`. `terms`: the terms of the bundle, whose hash is the job's id."""
 
     def __init__(
         self, game: Game, job: bytes, elements: list[int], get: Get, folder: Path, record: Callable[[int], Any],
@@ -89,17 +90,18 @@ class Buyer(Calls):
         self.progress, self.terms = progress, terms
         self._lasting = Lasting(game.chain)
         self._fetched: tuple[Offer, SealedFolder] | None = None
-        self._wrong: Counter[int] = Counter()  # by request: answers that were shown and are wrong
-        self._server = self._logs = NEVER  # of this look: until when it fetches, until when it looks for answers
-        self._tried = -1  # the last request whose answer was looked for
-        self._fresh = False  # verified in this look
-        #: By endpoint: the highest block that has shown the last tenth of the confirm window, and when it did.
+        self._wrong: Counter[int] = Counter()  # by request: number of wrong answers that were shown
+        self._server = self._logs = NEVER  # of this look: the ends of fetching, and of searching for answers
+        self._tried = -1  # the last request whose answer was searched for
+        self._fresh = False  # the ciphertext was verified in this look
+        #: By endpoint: the highest block that has shown the last tenth of the confirm window, and the time of the last
+        #: such look.
         self._late: dict[int, tuple[int, float]] = {}
-        self._opened: list[Place] | None = None  # lacking when all others were verified with the key
+        self._opened: list[Place] | None = None  # missing chunks when all others were verified with the key
 
     def ready(self) -> bool:
-        """The next move; True when the key is out and everything is here. DeliveryError where something is missing,
-        Undelivered where the job has ended without its state."""
+        """Make the next move; True if the key is revealed and the ciphertext complete. DeliveryError if something is
+        missing, Undelivered if the job has ended without its state."""
         self._fresh = False
         self.game.chain.turn()
         s = self._read()
@@ -138,8 +140,8 @@ class Buyer(Calls):
         return replace(s, held=self._lasting.held("late", self._is_late(s), most_answering))
 
     def _is_late(self, s: Snapshot) -> bool:
-        """Is the last tenth of the confirm window shown? A lower block than one that has shown it, from a node that
-        stands still, does not contradict it, as long as the tenth lasts."""
+        """Has this look, or an earlier one, shown the last tenth of the confirm window? A lower block, from a node that
+        lags, does not contradict the earlier look, for as long as the tenth lasts."""
         endpoint = self.game.chain.endpoint
         number, seen = self._late.get(endpoint, (0, 0.0))
         if undecided(s) and s.left <= s.margin:
@@ -148,18 +150,18 @@ class Buyer(Calls):
         return s.number < number and time.monotonic() - seen <= s.margin
 
     def receive(self, write: Write) -> None:
-        """What `ready` has announced: every leaf, verified, goes to `write`; or a complaint to the contract."""
+        """After `ready`: pass every leaf, verified, to `write`; or send a complaint to the contract."""
         self._complaining(lambda: self._open(write))
 
     @property
     def sealed(self) -> SealedFolder:
-        """What was fetched."""
+        """The fetched folder."""
         assert self._fetched is not None
         return self._fetched[1]
 
     def offer(self) -> Offer:
-        """What the claim committed to, by its hash: as it is on the disk, or in the log, which an endpoint may hide
-        later."""
+        """The offer that the claim committed to, checked by its hash: from the disk, or from the log. Then it is
+        written to the disk, because an endpoint may hide the log later."""
         job, stands = self.game.job(self.job), self.game.exchange(self.job).offer
         if not any(stands):
             raise DeliveryError(
@@ -176,13 +178,14 @@ class Buyer(Calls):
             if self.game.offer_hash(astuple(kept)) == stands:
                 return kept
         found = self.game.content("Offered", self.job, job.claimed_at, offered, key=stands)
-        with suppress(VgameError):  # a full disk
+        with suppress(VgameError):  # the disk may be full
             own_folder(self.folder)
             write_offer(self.folder, self.job, found)
         return found
 
     def fetch(self) -> SealedFolder:
-        """The ciphertext of the offer that stands, every byte verified; what was answered on chain counts too."""
+        """The ciphertext of the committed offer, every byte verified; it includes chunks that were answered on
+        chain."""
         offer = self.offer()
         if self._fetched is None or self._fetched[0] != offer:
             again = partial(fetch, self._get, self.shape, offer, self.folder, self.progress)
@@ -200,8 +203,8 @@ class Buyer(Calls):
         return self._fetched[1]
 
     def _opened_here(self, offer: Offer) -> SealedFolder | None:
-        """Once the key is out, the disk comes before the server, which cannot delay a complaint so: the whole folder,
-        or None, and every leaf that is here has been verified, if the key is shown."""
+        """Once the key is revealed, the disk is read before the server, which then cannot delay a complaint. The whole
+        folder; or None, after every leaf on the disk was verified with the key, if an endpoint shows it."""
         if not self.game.exchange(self.job).key_at:
             return None
         try:
@@ -213,8 +216,8 @@ class Buyer(Calls):
         return None
 
     def _verified_now(self) -> bool:
-        """INVARIANT: only what was verified in this look is confirmed; not again while the call is on its way. What is
-        not here any more is fetched in the next look."""
+        """INVARIANT: `confirm` is sent only if the ciphertext was verified in this look. It is not verified again while
+        the call is pending. Data that are no longer here are fetched in the next look."""
         if self._fetched is None:
             return False
         offer = self._fetched[0]
@@ -226,11 +229,11 @@ class Buyer(Calls):
         return self._fetched is not None
 
     def _keep_answers(self, missing: Missing) -> tuple[dict[int, Place], VgameError | None]:
-        """INVARIANT: what an endpoint shows takes the place of missing chunks only. The requests whose answers are
-        shown, and why another one is not."""
+        """INVARIANT: answers from an endpoint replace only missing chunks. Returns the requests whose answers are
+        shown, and the error for one whose answer is not."""
         kept: dict[int, Place] = {}
         hidden = None
-        after = self._tried  # of the answers that are not shown another one comes first in each look
+        after = self._tried  # each look begins with another one of the answers that are not shown
         for request in sorted(self.game.requests(self.job), key=lambda r: (r.index <= after, r.index)):
             place = (request.tensor, request.chunk)
             if not (request.open or request.dropped) and place in missing.chunks:
@@ -240,13 +243,13 @@ class Buyer(Calls):
                 try:
                     self._keep_answer(request)
                     kept[request.index] = place
-                except (NotYet, ChainError) as problem:  # it is looked for again
+                except (NotYet, ChainError) as problem:  # a later look searches again
                     hidden = problem
         return kept, hidden
 
     def _beside(self, kept: Mapping[int, Place], again: Callable[[], SealedFolder]) -> SealedFolder:
-        """Fetch again. Without the pairs of the chunks an answer cannot be verified before all others are here. One
-        that is wrong is read anew."""
+        """Fetch again, with the answers. Without the pairs of the chunks an answer cannot be verified before all others
+        are here. A wrong answer is read again in a later look."""
         try:
             return again()
         except Missing as missing:
@@ -256,7 +259,7 @@ class Buyer(Calls):
             raise
 
     def _keep_answer(self, request: Request) -> None:
-        """What an endpoint shows is verified with what is fetched."""
+        """Write the answer to a request to the disk; it is verified with the fetched data."""
 
         def answer(event: Event) -> tuple[bytes, bytes] | None:
             leaves, hashes = event.args["leaves"], b"".join(event.args["trueHashes"])
@@ -268,7 +271,7 @@ class Buyer(Calls):
         keep_chunk(self.shape, self.folder, request.tensor, request.chunk, leaves, hashes)
 
     def key(self) -> bytes:
-        """The key that is out, by its hash."""
+        """The revealed key, checked by its hash."""
         known = self.offer().key_hash
 
         def revealed(event: Event) -> bytes | None:
@@ -278,7 +281,7 @@ class Buyer(Calls):
         return self.game.content("KeyRevealed", self.job, self.game.exchange(self.job).key_at, revealed, key=known)
 
     def _get(self, name: str, first: int, size: int) -> bytes:
-        """What is served, in the time of this look."""
+        """Bytes from the server, within the time of this look."""
         if self._server.is_over(self.game.chain):
             raise DeliveryError("the time of this look is over")
         with replies_until(self._server.moment):
@@ -286,10 +289,10 @@ class Buyer(Calls):
 
     @contextmanager
     def _until(self, end: int, s: Snapshot) -> Iterator[None]:
-        """Nothing is fetched after a time of the chain; if that is over, a look lasts as long as `short_look`.
-        It lasts half of the confirm window at most, by the own clock too, for the time that the snapshot shows
-        may be false; with several endpoints no longer than `short_look`, so that the next one is asked. Half of it is
-        for the logs of answers, if there are some."""
+        """In this context nothing is fetched after `end`, a time of the chain; if that has passed, a look lasts as long
+        as `short_look`. A look lasts at most half of the confirm window, also by this machine's clock, because the
+        snapshot's time may be false; with several endpoints at most as long as `short_look`, so that the next one is
+        asked. If there are answers, half of the time is for their logs."""
         answers = any(r.answered_at and not r.dropped for r in s.requests)
         window = s.job.spec.confirm_window
         longest = short_look(s) if self.game.chain.turns else window // 2
@@ -308,7 +311,8 @@ class Buyer(Calls):
             raise lost
 
     def _decipher(self, sealed: SealedFolder, write: Write) -> Missing | None:
-        """What is not here any more, after all other leaves were verified."""
+        """Decipher and verify all leaves that are here; returns the error for the missing ones, None if there are
+        none."""
         try:
             for piece, leaves in decipher(sealed, self.key(), self.job):
                 write(piece, leaves)
@@ -320,7 +324,7 @@ class Buyer(Calls):
     # ---- complaints ----
 
     def _complaining(self, what: Callable[[], T]) -> T:
-        """Do it; what proves that the trainer cheated goes to the contract."""
+        """Call `what`; if it finds that the trainer cheated, send a complaint to the contract."""
         try:
             return what()
         except WrongNode as wrong:
@@ -343,7 +347,7 @@ class Buyer(Calls):
         raise DeliveryError(f"{text}: the trainer cheated, and the complaint has been sent{late}")
 
     def _is_final(self, phases: Collection[Phase]) -> bool:
-        """Did all looks for long enough show an end, and a final state one of these phases?"""
+        """Have all looks shown an end for long enough, and does a final state show one of these phases?"""
         if not self._lasting.shown("ended"):
             return False
         final, _ = final_jobs(self.game, [self.job])
@@ -365,7 +369,7 @@ class Buyer(Calls):
         elif own:
             self._held(s)  # nothing is missing
             self._lacking = {}
-        if failed and not undecided(s):  # the request may be dropped, and cannot be declined any more
+        if failed and not undecided(s):  # the request may be dropped, and declining is no longer possible
             raise next(iter(failed.values()))
         if problem:
             raise problem
@@ -376,7 +380,7 @@ class Buyer(Calls):
             raise unsent
 
     def _claim_back(self, s: Snapshot) -> tuple[bool, VgameError | None]:
-        """Whether the call for the whole reward was sent; why not, which stops nothing else."""
+        """Was the call that returns the whole reward sent? And its error, which stops nothing else."""
         call = call_of(self.job, overdue(s))
         try:
             return self.game.wallet is not None and call is not None and self._attempt(*call), None
@@ -384,7 +388,7 @@ class Buyer(Calls):
             return False, problem
 
     def _look(self, s: Snapshot) -> Exception | None:
-        """Fetch in the time of a look; why it is not all here."""
+        """Fetch within the time of a look; returns the error, None if everything is here."""
         try:
             with self._until(look_end(s), s):
                 self.fetch()

@@ -1,6 +1,7 @@
 """The client's calls that cost money: requests for missing chunks, higher prices for them, and `decline` instead.
 
-In: a snapshot, the chunks that are missing. Out: transactions. What is due, and at which price, the rules decide.
+In: a snapshot, the missing chunks. Out: transactions. The rules (rules.py) decide which calls are due, and at which
+price.
 """
 
 from __future__ import annotations
@@ -64,13 +65,14 @@ def call_of(job: bytes, duty: Duty | None) -> tuple[Any, ...] | None:
 
 
 class Calls:
-    """Those for one job. `record`: the source record of a tensor with its path, as the contract takes it."""
+    """The client's calls for one job. `record`: the source record of a tensor with its path, as the contract expects
+    it."""
 
     def __init__(self, game: Game, job: bytes, shape: Shape, record: Callable[[int], Any]) -> None:
         self.game, self.job, self.shape, self.record = game, job, shape, record
         self.looks = Looks()
         self._since: dict[str, float] = {}  # by reason to decline: the monotonic clock at the first look that showed it
-        self._failed: Mapping[int, VgameError] = {}  # requests that the last look did not raise
+        self._failed: Mapping[int, VgameError] = {}  # requests whose price the last look did not raise
         self._lacking: dict[Place, float] = {}  # by chunk: the monotonic clock at the first look without it
 
     def _read(self) -> Snapshot:
@@ -80,9 +82,9 @@ class Calls:
         self, s: Snapshot, missing: Missing, failed: Mapping[int, VgameError] = MappingProxyType({}),
         hidden: Exception | None = None, unsent: VgameError | None = None,
     ) -> None:  # fmt: skip
-        """Requests in time, `decline` where they cannot help any more, or cannot be paid. `failed`: requests whose
-        price was not raised, which the trainer may drop. `hidden`: the error for which nothing could be fetched.
-        `unsent`: why the call for the whole reward was not sent."""
+        """Send requests in time; `decline` if they cannot help any more, or cannot be paid. `failed`: errors of the
+        requests whose price was not raised, which the trainer may drop. `hidden`: the error that prevented fetching.
+        `unsent`: the error of the call that returns the whole reward."""
         if not undecided(s):
             return
         wanted = unrequested(s, missing.chunks)
@@ -125,19 +127,19 @@ class Calls:
             raise problem
 
     def _fresh_among(self, s: Snapshot, wanted: Collection[Place], missing: Missing) -> set[Place]:
-        """The chunks that lack for a moment only: a server that fails for so long is no reason to pay. None, if later
-        is too late."""
+        """The chunks that have been missing only for a moment: such a short failure of the server is no reason to pay.
+        Empty if a later request would be too late."""
         now = time.monotonic()
         lacking = {place: self._lacking.get(place, now) for place in missing.chunks}
-        self._lacking = lacking if missing.all_known else self._lacking | lacking  # a look that fails shows no others
+        self._lacking = lacking if missing.all_known else self._lacking | lacking  # a failed look shows only a part
         needed = 2 * patience(s) + len(wanted) * min(INCLUSION, s.margin // 16)
         if self.game.chain.is_development or not requesting(s, int(s.now + needed)):
             return set()
         return {place for place in wanted if now - self._lacking[place] < patience(s)}
 
     def _held(self, s: Snapshot, shown: Collection[str] = ()) -> float:
-        """Seconds for which each look has shown one of the reasons to decline, or, when no more is requested, any. The
-        endpoint is not asked: an error would be no reason to forget them."""
+        """Seconds for which each look has shown the same reason to decline; after the time for requests, any reason. No
+        endpoint is asked here, because its error must not reset these times."""
         now = time.monotonic()
         reasons = [*shown, "any"] if shown else []
         self._since = {reason: self._since.get(reason, now) for reason in reasons}
@@ -147,7 +149,7 @@ class Calls:
         return now - min(begun, default=now)
 
     def _now(self, s: Snapshot) -> int:
-        """A node that lags gives no time."""
+        """The later of two times, the snapshot's and the newest block's, because a node may lag."""
         return max(s.now, self.game.chain.now())
 
     def _wanted(self, s: Snapshot, missing: Missing, wanted: list[Place]) -> list[tuple[Place, int]]:
@@ -161,14 +163,16 @@ class Calls:
         return [] if price is None else [(place, price)]
 
     def _priced(self, s: Snapshot) -> Snapshot:
-        """With the middle fees of several endpoints: prices at a false one's would use up the budget."""
+        """The snapshot with the median fees of several endpoints: with one endpoint's false fees, prices would use up
+        the budget."""
         if not self.game.chain.turns:
             return s
         base, tip = self.game.chain.fees(of_all=True)
         return replace(s, base=base, tip=tip)
 
     def _request(self, s: Snapshot, index: int, tensor: int, chunk: int, price: int) -> None:
-        """Unaffordable where it cannot be paid. A request that was sent is made, until a later look shows otherwise."""
+        """Request a chunk; Unaffordable if it cannot be paid. A request that was sent counts as made until a later look
+        shows otherwise."""
         cost = price * self.game.answer_gas(self.job, self.shape.elements[tensor], chunk)
         self._check_funds(s, cost, f"request chunk {chunk} of tensor {tensor}")
         call = ("request", self.job, s.exchange.offer, index, tensor, chunk, price, self.record(tensor))
@@ -179,8 +183,9 @@ class Calls:
                 raise
 
     def _raise_prices(self, s: Snapshot) -> dict[int, VgameError]:
-        """The requests that were not raised, and why; they stop nothing. While it can be declined, none is raised
-        before all can be paid; a later look shows whether a raise was made."""
+        """Raise the prices that are due. Returns the errors of requests that were not raised; they stop nothing else.
+        While the client can decline, no price is raised unless all can be paid. A later look shows whether a raise had
+        an effect."""
         duties = raising(s)
         dear = ChainError("a higher price could make the answers cost more than what the client loses without them")
         failed: dict[int, VgameError] = {d.request.index: dear for d in duties if d.request}
@@ -208,8 +213,8 @@ class Calls:
     def _affordable(
         self, s: Snapshot, duties: Sequence[Duty]
     ) -> tuple[list[tuple[Request, int, int]], VgameError | None]:
-        """The requests to raise, each with price and cost; by one wei those that this suffices for, if the account
-        cannot pay all otherwise. And why it cannot pay all."""
+        """The requests to raise, each with price and cost; and the error if the account cannot pay for all. If it
+        cannot pay otherwise, a price for which one wei more suffices is raised only by that."""
         priced, unpaid = self._priced(s), None
         for times in (STEADY, 1):
             prices = prices_of(priced, duties, self.shape.gas_of, times)
@@ -226,8 +231,8 @@ class Calls:
         return raises, unpaid
 
     def _check_funds(self, s: Snapshot, cost: int, what: str) -> None:
-        """Unaffordable where the account cannot pay it, or could not decline any more; what the contract owes is taken
-        first, and Paused if that waits."""
+        """Unaffordable if the account cannot pay `cost` and then still decline. Credits in the contract are withdrawn
+        first; Paused if the withdrawal has to wait."""
         base, tip = self.game.chain.fees(of_all=True)
         calls, also = (2, " and still decline") if undecided(s) else (1, "")
         needed, address = cost + calls * CALL_GAS * (2 * base + tip), self.game.wallet.address
@@ -241,13 +246,13 @@ class Calls:
             )
 
     def _attempt(self, name: str, *args: object, value: int = 0) -> bool:
-        """False if it is no longer needed, or if its pause is not over."""
+        """Send a call; False if it is no longer needed, or if its pause is not over."""
         with suppress(Paused):
             return self._send(name, *args, value=value)
         return False
 
     def _send(self, name: str, *args: object, value: int = 0) -> bool:
-        """False if it is no longer needed."""
+        """Send a call; False if it is no longer needed."""
         try:
             self.game.move(name, *args, value=value)
         except ContractError as error:

@@ -15,7 +15,7 @@ from vgame.commit.words import LEAF_BYTES
 
 KEY_BYTES = 32
 BLOCK_BYTES = 32
-#: Leaves that one request asks for.
+#: Leaves in a chunk, the unit of requests.
 CHUNK = 64
 CHUNK_HEIGHT = 6
 
@@ -49,7 +49,7 @@ def cipher_leaf(content: bytes, tensor: int, leaf: int) -> bytes:
 
 
 def parent(kind: Kind, left: Pair, right: Pair) -> Pair:
-    """The pair over two; `kind`: of the tree of true hashes."""
+    """The parent of two pairs; `kind`: the kind of the tree of true hashes."""
     return Pair(
         hashlib.sha256(bytes([1, Kind.CIPHER]) + b"".join(left + right)).digest(),
         node_hash(kind, left.plain, right.plain),
@@ -58,7 +58,7 @@ def parent(kind: Kind, left: Pair, right: Pair) -> Pair:
 
 @cache
 def padding_pair(kind: Kind, height: int) -> Pair:
-    """The pair over nothing."""
+    """The pair of a node of padding."""
     if height == 0:
         return Pair(padding(Kind.CIPHER, 0), padding(kind, 0))
     below = padding_pair(kind, height - 1)

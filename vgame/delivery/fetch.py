@@ -1,7 +1,7 @@
-"""Fetching a sealed state over HTTP: nothing that is served is believed, what is verified on the disk is not asked for.
+"""Fetch a sealed state over HTTP. The server is untrusted; data that are verified on the disk are not requested.
 
-In: the URL of a folder (sealed.py), the offer on chain. Out: the same folder here, every byte of it bound to the offer;
-or what is missing, or a node that proves that the trainer cheated.
+In: the URL of a folder (sealed.py), the offer on chain. Out: a copy of the folder, every byte verified against the
+offer; or the missing chunks, or a node that proves that the trainer cheated.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from vgame.system.endpoints import hide_secrets, without_secrets
 from vgame.system.files import no_link, open_file, write_atomic
 
 TRIES = 5  # of one piece, in a row
-AWAY = 8  # chunks in a row that do not come: perhaps the server is away
-MOST_READ = 2**22  # bytes that are asked for at once
+AWAY = 8  # chunks in a row that fail: perhaps the server is away
+MOST_READ = 2**22  # maximum bytes of one request
 
 T = TypeVar("T")
 Get = Callable[[str, int, int], bytes]
@@ -44,7 +44,7 @@ class Source:
         self.url, self.session = url.rstrip("/"), careful_session(url)
 
     def get(self, name: str, first: int, size: int) -> bytes:
-        """`size` bytes of a file; DeliveryError where they do not come."""
+        """`size` bytes of a file; DeliveryError if they are not received."""
         place = f"{without_secrets(self.url)}/{name}"
         try:
             with self.session.get(
@@ -60,7 +60,7 @@ class Source:
             raise
         except (requests.RequestException, OSError) as error:
             raise DeliveryError(f"{place} cannot be read: {hide_secrets(str(error), self.url)}") from None
-        except Exception as error:  # what urllib3 raises in the middle of a body is no RequestException
+        except Exception as error:  # urllib3's errors within a body are no RequestException
             raise DeliveryError(f"{place} broke off: {hide_secrets(str(error), self.url)}") from None
         if len(data) != size:
             raise DeliveryError(f"{place} gave {len(data)} of {size} bytes")
@@ -70,7 +70,8 @@ class Source:
 def fetch(
     get: Get, shape: Shape, offer: Offer, folder: Path, progress: Progress = lambda done, total: None
 ) -> SealedFolder:
-    """The whole folder, verified; else Missing, or WrongNode. Of the server is asked what is not verified here."""
+    """The whole folder, verified; otherwise Missing or WrongNode. Only data that are not verified on the disk are
+    requested from the server."""
     own_folder(folder)
     chunks, lacking = _pairs(get, shape, offer, folder)
     files = _Files(shape, folder, chunks)
@@ -88,24 +89,24 @@ def fetch(
             tensor, chunk = missing[0]
             why = f"tensor {tensor}, chunk {chunk}: {server.why} ({TRIES} tries)"
             raise Missing(why, missing, all_known=True, sealed=SealedFolder(folder, shape, chunks))
-    files.sync()  # also what a process wrote that was killed
+    files.sync()  # also the data of a process that was killed
     return SealedFolder(folder, shape, chunks)
 
 
 def _leaves(piece: Piece, chunks: Sequence[int]) -> int:
-    """Of so many leaves are these chunks of a piece."""
+    """Number of leaves in these chunks of a piece."""
     return sum(min(CHUNK, piece.count - CHUNK * c) for c in chunks)
 
 
 # ---- the pairs of the chunks ----
 
 
-Lacking = list[tuple[Piece, list[int]]]  # pieces, and which of their chunks
+Lacking = list[tuple[Piece, list[int]]]  # pieces, and the indices of their missing chunks
 
 
 def _pairs(get: Get, shape: Shape, offer: Offer, folder: Path) -> tuple[np.ndarray, Lacking | None]:
-    """The pairs of the chunks, and the chunks that are not here where this is known: from the offer, which is the pair
-    of a single chunk, from the disk, from the leaves if all are here, or else from the server."""
+    """The pairs of the chunks; and the missing chunks, None if they are not known yet. The pairs come from the offer,
+    if there is only one chunk; from the disk; from the leaves, if all are here; or from the server."""
     if shape.first_chunk[-1] == 1:
         chunks = bulk.to_rows([Pair(offer.cipher_root, offer.final_state)])
         return _kept(chunks, folder), None
@@ -141,7 +142,7 @@ def _in_parts(get: Get, name: str, size: int) -> bytes:
 
 
 def _folds(chunks: np.ndarray, shape: Shape, offer: Offer) -> bool:
-    """Are these the committed pairs? WrongNode where their root is not the final state."""
+    """Are these the committed pairs? WrongNode if their true root is not the final state."""
     tree = CipherTree(shape, chunks)
     if tree.root.cipher != offer.cipher_root:
         return False
@@ -151,7 +152,7 @@ def _folds(chunks: np.ndarray, shape: Shape, offer: Offer) -> bool:
 
 
 def _kept(chunks: np.ndarray, folder: Path) -> np.ndarray:
-    """On the disk too, if there is room: without it they can be used all the same."""
+    """Write the pairs to the disk if that is possible; they can be used without it."""
     with suppress(OSError, VgameError):
         data = chunks.tobytes()
         if _read(folder / "chunks", 0, len(data) + 1) != data:
@@ -160,7 +161,7 @@ def _kept(chunks: np.ndarray, folder: Path) -> np.ndarray:
 
 
 def own_chunks(shape: Shape, folder: Path) -> np.ndarray | None:
-    """The pairs of the chunks from the leaves that are here; None where there are not enough of them."""
+    """The pairs of the chunks, computed from the leaves on the disk; None if the files are too short."""
     if any(_size(folder / name) < shape.sizes[name] for name in ("leaves", "hashes")):
         return None
     files = _Files(shape, folder, np.empty((0, bulk.PAIR), np.uint8))
@@ -172,7 +173,8 @@ def own_chunks(shape: Shape, folder: Path) -> np.ndarray | None:
 
 @dataclass
 class _Files:
-    """Ciphertext and true hashes as far as they are here; what was never written reads as zeros, or ends."""
+    """Ciphertext and true hashes on the disk, which may be incomplete: parts that were never written are zeros, or are
+    missing at the end."""
 
     shape: Shape
     folder: Path
@@ -189,14 +191,15 @@ class _Files:
         _write(self.folder / "hashes", piece.at * bulk.HASH, true)
 
     def sync(self) -> None:
-        """After this a power failure loses nothing: what is confirmed need not be served any more."""
+        """After this call a power failure loses nothing: once the client has confirmed, the trainer need not serve the
+        data any more."""
         for name in ("leaves", "hashes"):
             with open(self.folder / name, "rb") as file:
                 os.fsync(file.fileno())
 
     def keep(self, piece: Piece, cipher: bytes, true: bytes) -> list[int]:
-        """Write a piece of which nothing is here, if a chunk of it is as committed; those that are not. A wrong node
-        is written too: it is shown again after a restart."""
+        """Write a new piece if at least one of its chunks is as committed; returns those that are not. A piece with a
+        wrong node is written too, so that the node is found again after a restart."""
         try:
             wrong = self.wrong(piece, cipher, true)
         except WrongNode:
@@ -213,8 +216,8 @@ class _Files:
         return chunk_levels(self.shape, piece.tensor, leaf_pairs(piece, leaves, own))
 
     def wrong(self, piece: Piece, cipher: bytes, true: bytes) -> list[int]:
-        """Chunks of the piece that are not whole, or whose pairs are others; WrongNode where the committed one does not
-        follow from what is below it."""
+        """Chunks of the piece that are incomplete, or do not have the committed pair. WrongNode if a chunk has its
+        committed cipher hash, but not its committed true hash."""
         every, here = _count(piece), min(len(cipher) // LEAF_BYTES, len(true) // bulk.HASH)
         whole = every if here >= piece.count else here // CHUNK
         if not whole:
@@ -234,23 +237,23 @@ class _Files:
 
 
 def _count(piece: Piece) -> int:
-    """Chunks of a piece."""
+    """Number of chunks of a piece."""
     return -(-piece.count // CHUNK)
 
 
 @dataclass
 class _Server:
-    """Gives what is not here, until it is away: AWAY chunks in a row do not come, nor the last one of their piece, nor
-    the next piece."""
+    """Requests missing chunks, until the server counts as away: AWAY chunks in a row have failed, then the last one of
+    their piece, and then the next piece."""
 
     get: Get
     files: _Files
-    row: int = 0  # chunks in a row that did not come
-    why: str = ""  # the last one did not come
+    row: int = 0  # chunks in a row that failed
+    why: str = ""  # the last one failed
     away: bool = False
 
     def piece(self, piece: Piece, wrong: list[int]) -> list[int]:
-        """Those of these chunks of a piece that do not come."""
+        """Request these chunks of a piece; returns those that fail."""
         if self.away:
             return wrong
         doubt = self.row >= AWAY
@@ -273,7 +276,8 @@ class _Server:
         return sorted([*still, *left])
 
     def _ask(self, piece: Piece) -> list[int]:
-        """The chunks of a piece that did not come, or not as committed. Tried once if many others did not."""
+        """Request a piece; returns the chunks that were not received, or not as committed. There is only one try if
+        many others failed."""
         why = ""
         for _ in range(TRIES if self.row < AWAY else 1):
             try:
@@ -296,7 +300,7 @@ def fits(piece: Piece, cipher: bytes, true: bytes) -> bool:
 
 
 def keep_chunk(shape: Shape, folder: Path, tensor: int, chunk: int, cipher: bytes, true: bytes) -> None:
-    """Write a chunk that came another way; it is verified when the rest is fetched."""
+    """Write a chunk from another source; it is verified when the rest is fetched."""
     piece = shape.chunk(tensor, chunk)
     if not fits(piece, cipher, true):
         raise DeliveryError(f"tensor {tensor}, chunk {chunk}: what is shown has another size than this chunk")
@@ -322,7 +326,7 @@ def _size(path: Path) -> int:
 
 
 def _read(path: Path, at: int, size: int) -> bytes:
-    """Bytes of a file as far as it goes."""
+    """Bytes of a file, fewer at its end; none if there is no file."""
     if not path.exists():
         return b""
     with open_file(path) as file:

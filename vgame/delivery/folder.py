@@ -1,4 +1,4 @@
-"""The folder of one delivery, in which other accounts can put no links and no keys."""
+"""The folder of one delivery, into which other accounts can put no links and no keys."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vgame.errors import VgameError
 
 
 def own_folder(folder: Path, mode: int = 0o700) -> None:
-    """A folder that its owner alone writes to, made where there is none. VgameError where another account could have
-    put links into it."""
+    """Make the folder if there is none, and let only its owner write to it. VgameError if it belongs to another
+    account, or is a link."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):

@@ -1,8 +1,8 @@
 """Looks of a role at one delivery, without those whose time does not fit the others.
 
-In: snapshots of an endpoint, which may be many nodes behind one address, and may lie. Out: those of nodes that neither
-stand still nor are ahead of the clock. The last looks of an endpoint decide which time is right, not its newest block:
-a quarter of them can be false, and two thirds old.
+In: snapshots of an endpoint, which may be many nodes behind one address, and is untrusted. Out: snapshots of nodes that
+neither lag nor are ahead of the clock. The right time follows from the last looks at an endpoint, not from its newest
+block: a quarter of these looks can be false, and two thirds old.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from vgame.errors import NotYet
 
 LOOKS = 3  # reads in a row, before a look is given up: the next one may reach another node
 KEPT = 12  # looks of an endpoint that are compared
-BETWEEN = 3.0  # seconds between two of them: the replies of one moment are one look
+BETWEEN = 3.0  # minimum seconds between two of them: the replies of one moment count as one look
 APART = 120  # seconds by which a block's time may differ, at most a twentieth of the confirm window
 
 
 class Looks:
-    """Block times that each endpoint has shown lately; of three or more, the middle one is right. On a development
-    chain any time is."""
+    """Block times that each endpoint has shown lately; of three or more endpoints, the median is right. On a
+    development chain any time is accepted."""
 
     def __init__(self) -> None:
         self.shown: dict[int, list[tuple[float, int]]] = defaultdict(list)  # monotonic clock and block time
 
     def read(self, game: Game, job: bytes) -> Snapshot:
-        """How a delivery stands; NotYet if the block's time does not fit those of the last looks."""
+        """A snapshot of a delivery; NotYet if the block's time does not fit those of the last looks."""
         for _ in range(LOOKS):
             s = read(game, job)
             if game.chain.is_development or not (why := self._misfit(s, game.chain.endpoint)):
@@ -39,7 +39,8 @@ class Looks:
         )
 
     def _misfit(self, s: Snapshot, endpoint: int) -> str:
-        """Is the time before or after those that were shown before, or those of most endpoints? Empty if not."""
+        """`before` or `after`, if the time does not fit the earlier ones of this endpoint, or those of most endpoints;
+        otherwise empty."""
         shown, now, why = self.shown[endpoint], time.monotonic(), ""
         apart = min(APART, s.job.spec.confirm_window // 20 or APART)
         if shown and s.now < _fresh([second for _, second in shown]) - apart:

@@ -1,7 +1,7 @@
-"""Complaints: a leaf that does not decipher to its true hash, a node whose true hash is not that of its children.
+"""Complaints: a leaf that does not decipher to its true hash, or a node whose true hash is not that of its children.
 
 In: a sealed folder whose pairs are known to be those of the claim, and which may have been damaged since; the key. Out:
-the words of each tensor, or a `BadLeaf`; a `WrongNode` where the trainer committed to a true hash that is none.
+the leaves of each tensor, or a `BadLeaf`; a `WrongNode` if the trainer committed to a false true hash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vgame.errors import DeliveryError
 
 @dataclass(eq=False)
 class BadLeaf(Exception):
-    """What `IDelivery.badLeaf` takes beside offer and key: the leaf, its ciphertext, its place."""
+    """The arguments of `IDelivery.badLeaf` beside offer and key: the leaf, its ciphertext, its place."""
 
     tensor: int
     leaf: int
@@ -36,21 +36,21 @@ class BadLeaf(Exception):
 
 @dataclass(eq=False)
 class WrongNode(Exception):
-    """What `IDelivery.badNode` takes beside the offer: the pairs of its two children, its place."""
+    """The arguments of `IDelivery.badNode` beside the offer: the pairs of its two children, its place."""
 
     children: list[bytes]
     place: tuple[bytes, int, list[bytes]]
 
 
 def root_node(tree: CipherTree, final_state: bytes) -> WrongNode:
-    """The root, where its children do not make the final state."""
+    """The complaint about the root, whose children do not hash to the final state."""
     left, right = bulk.from_rows(tree.state[-2] if len(tree.state) > 1 else tree.tensors[0][-2])
     return WrongNode([*left, *right], (final_state, 0, []))
 
 
 def node_of_chunk(tree: CipherTree, tensor: int, chunk: int, below: np.ndarray, own: np.ndarray) -> WrongNode:
-    """The node of a chunk, `own` its committed pair, `below` those of its children; where the tensor ends between
-    these, one."""
+    """The complaint about the node of a chunk. `own`: its committed pair; `below`: the pairs of its children, only one
+    if the tensor ends between them."""
     padding = padding_pair(Kind.TENSOR, tree.shape.chunk_height(tensor) - 1)
     left, right = [*bulk.from_rows(below), padding][:2]
     place = bulk.from_rows(own[None])[0].plain, tree.index(tensor, chunk), tree.path(tensor, chunk)
@@ -58,8 +58,8 @@ def node_of_chunk(tree: CipherTree, tensor: int, chunk: int, below: np.ndarray, 
 
 
 def decipher(sealed: SealedFolder, key: bytes, job: bytes) -> Iterator[tuple[Piece, np.ndarray]]:
-    """(piece, its plain leaves) in order; raises BadLeaf. INVARIANT: a leaf is judged by bytes that have the pair of
-    their chunk, as they were read then. Chunks that have not are named at the end: Missing."""
+    """(piece, its plain leaves) in order; raises BadLeaf. INVARIANT: a leaf is checked with bytes that match the pair
+    of their chunk, as they were read at that time. Missing is raised at the end if some chunks do not match."""
     secret, lost = job_key(key, job), list[tuple[int, int]]()
     for whole in sealed.shape.pieces():
         for piece, found in _verified(sealed, whole):
@@ -82,8 +82,8 @@ Bytes = tuple[np.ndarray, np.ndarray]  # ciphertext, true hashes
 
 
 def _verified(sealed: SealedFolder, piece: Piece) -> Iterator[tuple[Piece, Bytes | None]]:
-    """A piece with its bytes or, if some of them are not those of their pair, each of its chunks, with its bytes or
-    None."""
+    """A piece with its bytes. If some of them do not match, each of its chunks instead, with its bytes, or None if they
+    do not match the chunk's pair."""
     try:
         yield piece, sealed.verified(piece)
     except DeliveryError:
@@ -100,7 +100,7 @@ def bad_leaf(sealed: SealedFolder, tensor: int, leaf: int) -> BadLeaf:
 
 
 def _bad_leaf(sealed: SealedFolder, piece: Piece, cipher: np.ndarray, true: np.ndarray, leaf: int) -> BadLeaf:
-    """A leaf of a piece, from the bytes of that."""
+    """The complaint about a leaf of a piece, from the piece's bytes."""
     chunk = sealed.shape.chunk(piece.tensor, leaf // CHUNK)
     begin, own = chunk.first - piece.first, leaf - chunk.first
     cipher, true = cipher[begin : begin + chunk.count], true[begin : begin + chunk.count]

@@ -2,7 +2,7 @@
 in memory.
 
 In: a bundle (names, shapes, types), the roots of the state's tensors, deciphered leaves in any order. Out: the file,
-whole or not there. Equivalent to: `write_weights(path, pack_weights(...))` of the module's tensors.
+complete or absent. Equivalent to: `write_weights(path, pack_weights(...))` of the module's tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vgame.system.files import flush, half_file, remove_halves
 
 
 def refuse_place(path: Path) -> None:
-    """VgameError where no file can be written: known before anything is paid."""
+    """VgameError if no file can be written. Called before anything is paid."""
     try:
         if path.is_dir():
             raise VgameError(f"{path} is a folder; the name of a file is expected, {path / 'model.safetensors'} say")
@@ -42,15 +42,15 @@ def refuse_place(path: Path) -> None:
 
 
 def _is_replaceable(path: Path) -> bool:
-    """In a sticky folder, as /tmp, only the owner of a file or of the folder may replace it."""
+    """In a sticky folder, such as /tmp, only the owner of a file or of the folder may replace it."""
     folder = path.parent.stat()
     return not folder.st_mode & stat.S_ISVTX or os.geteuid() in (0, folder.st_uid, path.lstat().st_uid)
 
 
 class StateFile:
-    """`with StateFile(...) as file`: at its end the file is there; after an error nothing is. It is written in
-    `folder`, to which no other account can write, under a name that no other process uses. If it cannot be moved to its
-    place, it stays there."""
+    """`with StateFile(...) as file`: at its end the file is there; after an error it is not. It is written in `folder`,
+    to which no other account can write, under a name that no other process uses. If it cannot be moved to its place, it
+    stays there."""
 
     def __init__(self, path: Path, folder: Path, bundle: Bundle, roots: Sequence[bytes]) -> None:
         self.path, self.folder, self.bundle = path, folder, bundle
@@ -59,7 +59,7 @@ class StateFile:
             name: torch.int32 if l.integer else torch.float32 for name, l in zip(numbers, self._labels, strict=True)
         }
         keys = bundle.keys or {name: (name, str(kind).removeprefix("torch.")) for name, kind in kinds.items()}
-        self.places: dict[int, list[tuple[int, torch.dtype]]] = {}  # of a tensor: where it begins, in which type
+        self.places: dict[int, list[tuple[int, torch.dtype]]] = {}  # by tensor: begin and type for each of its keys
         shapes = {key: (TYPES[kind], self._labels[numbers[name]].shape) for key, (name, kind) in keys.items()}
         self.head, begins = pack_header(metadata(bundle, bundle.steps, roots, keys), shapes)
         for key, begin in begins.items():

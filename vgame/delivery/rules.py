@@ -1,7 +1,7 @@
-"""What seller and client of a delivery owe, decided on one block.
+"""The duties of seller and client in a delivery, decided on one block.
 
-In: a snapshot of the job. Out: duties, each with the second until which it counts and its reason. The rules are pure:
-no chain, no clock, no files; `read` alone asks the chain.
+In: a snapshot of the job. Out: duties, each with its deadline and its reason. The rules are pure: no chain, no clock,
+no files; only `read` asks the chain.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from vgame.chain.pauses import PAUSE
 from vgame.chain.records import MOST_REQUESTS, Exchange, Job, Phase, Request
 from vgame.errors import ChainError, Paused, VgameError
 
-WORST_INCLUSION = 600  # seconds before its deadline at which the key goes out at the latest
-STEADY = 4  # times the base fee that a request's price still holds
+WORST_INCLUSION = 600  # seconds before its deadline at which the key is sent at the latest
+STEADY = 4  # a request's price holds up to this multiple of the base fee
 OWN_GAS = 120_000  # of a `request`, at most (docs/gas.json); a `raise` counts the same
 Place = tuple[int, int]  # tensor, chunk
-Gas = Callable[[int, int], int]  # of the answer to a request for a tensor's chunk, at most
+Gas = Callable[[int, int], int]  # (tensor, chunk) -> maximum gas of the answer
 
 
 class Unaffordable(ChainError):
@@ -30,9 +30,9 @@ class Unaffordable(ChainError):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How a job in delivery stands after one block. `base`, `tip`: wei per gas; `final`: the second up to which nothing
-    can be undone, 0 where that decides nothing; `held`: seconds for which each look has shown what cannot be taken back
-    as due: the client's word to the seller, the time to decline and a reason for it to the client."""
+    """A job in delivery after one block. `base`, `tip`: wei per gas. `final`: time of the last final block, 0 if no
+    duty depends on it. `held`: seconds for which each look has shown the conditions of an irreversible call: for the
+    seller, the client's decision; for the client, the time to decline and a reason for it."""
 
     number: int
     now: int
@@ -56,44 +56,44 @@ class Snapshot:
 
     @property
     def left(self) -> int:
-        """Seconds of the confirm window."""
+        """Seconds left of the confirm window."""
         return self.exchange.until - self.now
 
     @property
     def key_by(self) -> int:
-        """The second until which the key is in time."""
+        """The deadline of the key."""
         return self.exchange.key_from + self.job.spec.key_window
 
     @property
     def margin(self) -> int:
-        """Seconds before the end of the confirm window from which on it is declined."""
+        """Seconds before the end of the confirm window from which on the client may decline."""
         return self.job.spec.confirm_window // 10
 
     @property
     def pressing(self) -> int:
-        """Seconds before its end from which on chunks are requested."""
+        """Seconds before the end of the confirm window from which on chunks are requested."""
         return max(self.job.spec.confirm_window // 2, self.job.spec.key_window + 2 * self.margin)
 
     def decided(self, time: int) -> bool:
-        """Has the client confirmed, or been silent to the end, by a second?"""
+        """By this time, had the client confirmed, or had the window ended?"""
         exchange = self.exchange
         return exchange.key_from <= time if exchange.confirmed_at else exchange.until < time
 
     @property
     def late(self) -> bool:
-        """Has the key to go out now, final or not? To keep it costs reward and bond."""
+        """Must the key be sent now, even if the confirmation is not final? Otherwise reward and bond are lost."""
         return self.now >= self.late_from
 
     @property
     def late_from(self) -> int:
-        """The second from which it has to."""
+        """The time from which on the key must be sent."""
         return self.key_by - min(WORST_INCLUSION, self.job.spec.key_window // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """A call that a role owes. `due`: it is sent now; `by`: the last second in which it counts, None: no such; `begun`:
-    when the time for it began."""
+    """A call that a role owes. `due`: it is sent now; `by`: its deadline, None if it has none; `begun`: the start of
+    the time for it."""
 
     call: str
     due: bool
@@ -104,7 +104,7 @@ class Duty:
 
 
 def read(game: Game, job: bytes) -> Snapshot:
-    """How a delivery stands, all of it after one block."""
+    """A snapshot of a delivery, all of it after one block."""
     with game.chain.pinned() as block:
         exchange, (base, tip) = game.exchange(job), game.chain.fees()
         found = Snapshot(block.number, block.time, base, game.job(job), exchange, tuple(game.requests(job)), tip=tip)
@@ -118,7 +118,7 @@ def read(game: Game, job: bytes) -> Snapshot:
 
 
 def selling(s: Snapshot) -> list[Duty]:
-    """The duties of who has the key; those first whose time ends first."""
+    """The duties of the account with the key, by deadline."""
     if s.job.phase is Phase.REVEALED:
         end = s.exchange.key_at + s.job.spec.complaint_window
         why = "no complaint came in time" if s.now > end else "the client may complain still"
@@ -129,8 +129,9 @@ def selling(s: Snapshot) -> list[Duty]:
 
 
 def _answering(s: Snapshot, request: Request) -> Duty:
-    """Above the price of a request its time is begun anew when half of it is over, and the request is dropped when the
-    client has not raised the price for a key window. One whose time is over can only be answered."""
+    """While the base fee is above a request's price: its time is restarted (`defer`) when half of it is over, and then
+    the request is dropped if the client does not raise the price for a key window. A request whose time is over can
+    only be answered."""
     window = s.job.spec.key_window
     by, price = request.since + window, request.price
     if s.base <= price:
@@ -144,8 +145,8 @@ def _answering(s: Snapshot, request: Request) -> Duty:
 
 
 def _revealing(s: Snapshot) -> Duty:
-    """Not before the client's word, or its silence, is final, for a key cannot be taken back; where that takes too
-    long, when the newest block shows it and the key has to go out."""
+    """The key is revealed when the confirmation, or the end of the window without one, is final, because a key cannot
+    be taken back. If that takes too long, it is revealed when the newest block shows it and the key must be sent."""
 
     def duty(due: bool, why: str) -> Duty:
         return Duty("revealKey", due, why, s.key_by, s.exchange.key_from)
@@ -164,8 +165,8 @@ def _revealing(s: Snapshot) -> Duty:
 
 
 def overdue(s: Snapshot) -> Duty | None:
-    """The call by which the reward comes back from a trainer that has not answered in time, or not given the key; None
-    if there is none."""
+    """The call that returns the reward if the trainer has not answered, or not revealed the key, in time; None if there
+    is none."""
     if s.job.phase is not Phase.DELIVERING:
         return None
     for request in s.open:
@@ -185,7 +186,7 @@ def raising(s: Snapshot) -> list[Duty]:
     for r in s.open:
         outgrown = s.base > r.price
         if r.deferred_at:
-            in_time = outgrown or s.now <= r.since + window  # else it is `refused`
+            in_time = outgrown or s.now <= r.since + window  # otherwise `refused` is due
             due = (last and outgrown) or (in_time and s.now > r.deferred_at + window // 2)
             duty = Duty("raise", True, f"request {r.index} is deferred", r.deferred_at + window, r.deferred_at, r)
         else:
@@ -197,8 +198,8 @@ def raising(s: Snapshot) -> list[Duty]:
 
 
 def raise_in_time(s: Snapshot, now: int) -> bool:
-    """Is there time to raise a price? Before the end of the confirm window time is left for `decline`; what can be paid
-    can be raised after it too."""
+    """Is there time to raise a price? Before the end of the confirm window time is left for `decline`; after it, prices
+    can be raised too."""
     before = s.exchange.until - min(s.margin // 2, WORST_INCLUSION)
     return not undecided(s) or now < before or now > s.exchange.until
 
@@ -210,9 +211,10 @@ def short_look(s: Snapshot) -> int:
 
 
 def look_end(s: Snapshot) -> int:
-    """Second at which fetching ends: when requests are due; later after a short look or half of the remaining time, and
-    when `decline` is due, which leaves time for calls. While a request is open, after an eighth of a key window: its
-    price is compared with the base fee several times in each half."""
+    """The time at which fetching ends: when requests become due; later, after a short look or half of the remaining
+    time, and at the latest when `decline` becomes due, so that time is left for calls. While a request is open,
+    fetching lasts at most an eighth of a key window, so that its price is compared with the base fee several times in
+    each half."""
     longest = short_look(s)
     if s.open:
         longest = min(longest, s.job.spec.key_window // 8)
@@ -225,7 +227,7 @@ def look_end(s: Snapshot) -> int:
 
 
 def requesting(s: Snapshot, now: int) -> bool:
-    """Is there time for another request? The rest is declined while half of the last tenth is left."""
+    """Is there time for another request? The second half of the last tenth is for `decline`."""
     return now < s.exchange.until - s.margin // 2
 
 
@@ -235,8 +237,8 @@ def patience(s: Snapshot) -> float:
 
 
 def unrequested(s: Snapshot, missing: Sequence[Place]) -> list[Place]:
-    """What is missing and asked for by no request that is open or answered. What was answered is on chain, whether its
-    log is shown or not; what was dropped is not."""
+    """Missing chunks without an open or answered request. An answered chunk is on chain, even if its log is not shown;
+    a dropped one is not."""
     asked = {(r.tensor, r.chunk) for r in s.requests if not r.dropped}
     return [place for place in missing if place not in asked]
 
@@ -247,27 +249,28 @@ def undecided(s: Snapshot) -> bool:
 
 
 def declining(s: Snapshot, lacking: bool, waits: bool = False) -> Duty:
-    """`lacking`: more is missing than is requested or answered, or can be paid. `waits`: a withdrawal, or the call for
-    the whole reward, waits for the end of its pause, and may make this unnecessary; so it is due as late as
-    possible."""
+    """`lacking`: more chunks are missing than are requested or answered, or can be paid. `waits`: a withdrawal, or the
+    call that returns the whole reward, waits for the end of its pause, and may make declining unnecessary; so it is due
+    as late as possible."""
     begun = s.exchange.until - (min(2 * int(PAUSE), s.margin) if waits else s.margin)
     due = undecided(s) and s.now >= begun and lacking and s.held >= patience(s)
     return Duty("decline", due, "more is missing than is requested", s.exchange.until, begun)
 
 
 def may_pass(problems: Iterable[VgameError | None]) -> bool:
-    """Is one of them neither a lack of money nor a pause? An endpoint's error is no reason to decline at once."""
+    """Is one of the problems neither a lack of money nor a pause? An endpoint's error is no reason to decline at
+    once."""
     return any(problem is not None and not isinstance(problem, Unaffordable | Paused) for problem in problems)
 
 
 def confirming(s: Snapshot, offer: bytes | None) -> Duty:
-    """`offer`: the hash of the one whose ciphertext is here, whole. INVARIANT: only that one is confirmed."""
+    """`offer`: the hash of the offer whose whole ciphertext is here. INVARIANT: only that offer is confirmed."""
     due = undecided(s) and not s.exchange.open and offer == s.exchange.offer
     why = "the state is here" if offer == s.exchange.offer else "the state is not here"
     return Duty("confirm", due, why, s.exchange.until, s.job.since)
 
 
-# ---- what answers may cost ----
+# ---- the cost of answers ----
 
 
 def budget(s: Snapshot) -> int:
@@ -284,16 +287,16 @@ def bound(requests: Iterable[Request], gas: Gas, own: int = 0) -> int:
 
 
 def room(s: Snapshot, gas: Gas) -> int:
-    """Wei to which the client may still bind itself. INVARIANT: open requests cost no more than the budget, so chunks
-    that were paid for do not prevent the last ones; and all requests no more than twice the budget. Excepted is one wei
-    for each unit of gas that ends a deferral, and its call."""
+    """Wei to which the client may still commit itself. INVARIANT: open requests cost no more than the budget, so chunks
+    that were paid for do not prevent the last ones; and all requests no more than twice the budget. The exception is a
+    raise by one wei per gas that ends a deferral, with the cost of its call."""
     most = budget(s)
     return min(most - bound(s.open, gas, s.own), 2 * most - bound(s.requests, gas, s.own))
 
 
 def price_of(s: Snapshot, places: Sequence[Place], gas: Gas) -> int | None:
     """The price at which these chunks are requested, all of them: STEADY times the base fee, or what the room allows.
-    None if that is below the base fee, or the contract does not take as many requests."""
+    None if that is below the base fee, or if the contract does not accept that many requests."""
     if len(s.requests) + len(places) > MOST_REQUESTS:
         return None
     fits = (room(s, gas) - len(places) * s.own) // sum(gas(*place) for place in places)
@@ -301,12 +304,13 @@ def price_of(s: Snapshot, places: Sequence[Place], gas: Gas) -> int | None:
 
 
 def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas, times: int = STEADY) -> dict[int, int]:
-    """By request the prices to which it is raised. Those that the base fee has outgrown: all of them or, while it can
-    be declined, none; later as many as the room allows, for one that stays open holds the key back. Open requests that
-    the base fee has outgrown, but which are not due yet, keep their share of the room. The others get one wei more;
-    after the confirm window, when no request can be added, if they are alone, `times` their price, as far as all open
-    requests can have that price. The trainer defers one again only in a block whose base fee is above its price, and
-    an answer is paid at the base fee of its block, so what it does not need comes back."""
+    """The new prices, by request. Requests with a price below the base fee: all of them or, while the client can
+    decline, none; later as many as the room allows, because a request that stays open delays the key. Open requests
+    with a price below the base fee that are not due yet keep their share of the room. The other requests get one wei
+    more. After the confirm window, when no request can be added, they get `times` their price if there are no other
+    requests to raise, as far as all open requests can have that price. The trainer can defer a request again only in a
+    block whose base fee is above its price; and an answer is paid at the base fee of its block, so the rest of the
+    deposit comes back."""
     requests = [duty.request for duty in duties if duty.request is not None]
     outgrown = [r for r in requests if s.base > r.price]
     later = [r for r in s.open if s.base > r.price and r not in outgrown]
@@ -331,8 +335,9 @@ def prices_of(s: Snapshot, duties: Sequence[Duty], gas: Gas, times: int = STEADY
 
 
 def probing(s: Snapshot, place: Place, gas: Gas) -> int | None:
-    """The price for one chunk, chosen by chance, to see whether the trainer answers; None if it is not requested. Such
-    requests take a quarter of the budget and of the places; the first one is made in any case if the budget pays it."""
+    """The price for one chunk, chosen at random, to test whether the trainer answers; None if it is not requested. Such
+    requests use at most a quarter of the budget, and of the number of requests; the first one is always made if the
+    budget suffices."""
     if s.left <= s.margin or s.exchange.open or len(s.requests) >= MOST_REQUESTS // 4:
         return None
     fits = (budget(s) // 4 - bound(s.requests, gas, s.own) - s.own) // gas(*place)

@@ -1,7 +1,7 @@
 """The sealed state: ciphertext, true hashes and the tree over both, as files that any HTTP server can serve
 (docs/delivery.md section 3).
 
-    FOLDER/offer.json   the job, final state, cipher root, hash of the key; a hint: what counts stands on chain
+    FOLDER/offer.json   the job, final state, cipher root, hash of the key; a hint: only the offer on chain counts
     FOLDER/chunks       64 bytes per chunk of 64 leaves: its pair
     FOLDER/hashes       32 bytes per leaf: its true hash
     FOLDER/leaves       512 bytes per leaf: its ciphertext
@@ -45,8 +45,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Leaves first..first + count - 1 of a tensor, whole chunks but at its end; `at`: where they begin among all
-    leaves."""
+    """Leaves first..first + count - 1 of a tensor: whole chunks, except at its end; `at`: the index of the first one
+    among all leaves."""
 
     tensor: int
     first: int
@@ -55,7 +55,7 @@ class Piece:
 
 
 class Shape:
-    """Where everything lies, from the sizes of the state tensors alone."""
+    """The layout of a sealed folder, from the sizes of the state tensors alone."""
 
     def __init__(self, elements: Sequence[int]) -> None:
         self.elements = list(elements)
@@ -73,15 +73,15 @@ class Shape:
 
     @property
     def answer_gas(self) -> int:
-        """Of the largest chunk's answer, at most."""
+        """Maximum gas of the answer for the largest chunk."""
         return self._gas(min(CHUNK, max(self.leaves)), max(self.chunks))
 
     def gas_of(self, tensor: int, chunk: int) -> int:
-        """Of an answer, at most."""
+        """Maximum gas of the answer for a chunk."""
         return self._gas(self.chunk(tensor, chunk).count, self.chunks[tensor])
 
     def _gas(self, leaves: int, chunks: int) -> int:
-        """The floor of the calldata and 2 % more."""
+        """The fixed gas of an answer, and the floor price of its calldata with 2 % more."""
         above = self.height + tree_height(chunks)
         return ANSWER_GAS + (BYTE_GAS * (leaves * (LEAF_BYTES + bulk.HASH) + above * bulk.PAIR)) * 102 // 100
 
@@ -107,12 +107,12 @@ def leaf_pairs(piece: Piece, cipher: np.ndarray, true: np.ndarray) -> np.ndarray
 
 
 def chunk_levels(shape: Shape, tensor: int, pairs: np.ndarray) -> list[np.ndarray]:
-    """The pairs of the leaves of a piece and all over them, up to its chunks."""
+    """The pairs of the leaves of a piece and of all nodes above them, up to its chunks."""
     return bulk.levels(Kind.TENSOR, pairs, shape.chunk_height(tensor))
 
 
 class CipherTree:
-    """Everything above the chunks."""
+    """The tree of pairs above the chunks."""
 
     def __init__(self, shape: Shape, chunks: np.ndarray) -> None:
         self.shape = shape
@@ -133,7 +133,7 @@ class CipherTree:
         return bulk.from_rows(self.tensors[tensor][-1])[0].plain
 
     def path(self, tensor: int, chunk: int) -> list[bytes]:
-        """What lies beside the way from a chunk to the root: cipher hash, true hash, ..."""
+        """The siblings on the path from a chunk to the root: cipher hash, true hash, ..."""
         below = self.shape.chunk_height(tensor)
         return [
             *_siblings(Kind.TENSOR, self.tensors[tensor], chunk, below), *_siblings(Kind.STATE, self.state, tensor, 0)
@@ -162,14 +162,15 @@ def leaf_path(shape: Shape, tree: CipherTree, piece: Piece, pairs: np.ndarray, l
 
 # ---- sealing ----
 
-#: What a test's cheat changes: (piece, true hashes, ciphertext) as they will be committed.
+#: A cheat's change of (piece, true hashes, ciphertext), in place, before they are committed.
 Change = Callable[[Piece, np.ndarray, np.ndarray], None]
 
 
 def seal(
     words: Iterable[Any], shape: Shape, key: bytes, job: bytes, folder: Path, change: Change | None = None
 ) -> Offer:
-    """Write the folder for a state (the little-endian words of each tensor); what the claim commits to."""
+    """Write the folder for a state (the little-endian words of each tensor); returns the offer, to which the claim
+    commits."""
     offer = seal_files(words, shape, key, job, folder, change)
     write_offer(folder, job, offer)
     return offer
@@ -178,8 +179,8 @@ def seal(
 def seal_files(
     words: Iterable[Any], shape: Shape, key: bytes, job: bytes, folder: Path, change: Change | None = None
 ) -> Offer:
-    """The folder without its offer. The same state and key give the same bytes, and what is there is not cut before it
-    is written again: where this breaks off, no leaf is lost."""
+    """Write the folder without its offer. The same state and key give the same bytes, and an existing file is
+    overwritten without being cut first, so an interruption loses no leaf."""
     folder.mkdir(parents=True, exist_ok=True)
     secret, pieces, state = job_key(key, job), shape.pieces(), iter(words)
     tensor, content = -1, memoryview(b"")
@@ -197,7 +198,7 @@ def seal_files(
             chunks.append(chunk_levels(shape, piece.tensor, leaf_pairs(piece, cipher, true))[-1])
             leaves.write(memoryview(cipher).cast("B"))
             hashes.write(true.tobytes())
-        for file in (leaves, hashes):  # before there is an offer that says so
+        for file in (leaves, hashes):  # before the offer is written
             file.truncate()
             file.flush()
             os.fsync(file.fileno())
@@ -212,7 +213,7 @@ def _rewritten(path: Path) -> IO[bytes]:
 
 
 def piece_leaves(content: memoryview, piece: Piece) -> np.ndarray:
-    """uint8 [count, 512]: the leaves of a piece, filled with zeros behind the last word."""
+    """uint8 [count, 512]: the leaves of a piece, filled with zeros after the last word."""
     own = np.frombuffer(content, np.uint8)[piece.first * LEAF_BYTES : (piece.first + piece.count) * LEAF_BYTES]
     if own.size < piece.count * LEAF_BYTES:
         own = np.concatenate([own, np.zeros(piece.count * LEAF_BYTES - own.size, np.uint8)])
@@ -231,7 +232,7 @@ def write_offer(folder: Path, job: bytes, offer: Offer) -> None:
 
 
 def read_offer(folder: Path) -> tuple[bytes, Offer]:
-    """The job and the offer of a folder; DeliveryError where there is none."""
+    """The job and the offer of a folder; DeliveryError if there is none."""
     path = folder / "offer.json"
     try:
         found = parse_json(read_file(path, MOST_OFFER))
@@ -248,7 +249,7 @@ def read_offer(folder: Path) -> tuple[bytes, Offer]:
 
 
 def check_sizes(folder: Path, shape: Shape) -> None:
-    """DeliveryError where a file is not there, or is too short."""
+    """DeliveryError if a file is missing or too short."""
     for name, size in shape.sizes.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size < size:
@@ -256,8 +257,8 @@ def check_sizes(folder: Path, shape: Shape) -> None:
 
 
 class SealedFolder:
-    """A folder of `seal`, read chunk by chunk. `chunks`: the pairs of the chunks, where they are known; then files may
-    be damaged or end early."""
+    """A folder of `seal`, read chunk by chunk. `chunks`: the pairs of the chunks, if they are known; then files may be
+    damaged or end early."""
 
     def __init__(self, folder: Path, shape: Shape, chunks: np.ndarray | None = None) -> None:
         self.folder, self.shape = folder, shape
@@ -267,7 +268,7 @@ class SealedFolder:
         self.tree = CipherTree(shape, chunks)
 
     def _read(self, name: str, size: int, first: int, count: int) -> np.ndarray:
-        """DeliveryError where they cannot be read."""
+        """Rows of a file; DeliveryError if they cannot be read."""
         path = self.folder / name
         try:
             data = np.fromfile(path, np.uint8, size * count, offset=size * first)
@@ -285,7 +286,7 @@ class SealedFolder:
         )
 
     def verified(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-        """The same, if each of its chunks has its pair; else DeliveryError."""
+        """The same, if each of its chunks matches its pair; otherwise DeliveryError."""
         cipher, true = self.read(piece)
         found = chunk_levels(self.shape, piece.tensor, leaf_pairs(piece, cipher, true))[-1]
         if not np.array_equal(found, self.tree.tensors[piece.tensor][0][piece.first // CHUNK :][: len(found)]):
@@ -293,7 +294,7 @@ class SealedFolder:
         return cipher, true
 
     def answer(self, tensor: int, chunk: int) -> tuple[bytes, list[bytes], list[bytes]]:
-        """Leaves, true hashes and path: what `IDelivery.answer` takes. DeliveryError where the chunk has changed."""
+        """Leaves, true hashes and path: the arguments of `IDelivery.answer`. DeliveryError if the chunk has changed."""
         cipher, true = self.verified(self.shape.chunk(tensor, chunk))
         return cipher.tobytes(), [row.tobytes() for row in true], self.tree.path(tensor, chunk)
 

@@ -1,9 +1,9 @@
 """The trainer's side of a delivery: the key, the folder that is served, and the moves after finality.
 
     FOLDER/key       32 bytes, of this job alone; readable by the owner only
-    FOLDER/public    what is served (sealed.py)
+    FOLDER/public    the served folder (sealed.py)
 
-A killed process goes on: the key is written before anything is sealed with it, the offer last.
+A killed process can be resumed: the key is written before anything is sealed with it, the offer last.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from vgame.delivery.sealed import (
 from vgame.errors import Abstain, DeliveryError, VgameError
 from vgame.system.files import remove_halves, write_atomic
 
-PAUSES = 9  # times as long as it takes to seal the state again, before it is sealed once more
+PAUSES = 9  # the pause before the state is sealed once more, as a multiple of the time that sealing took
 Attempt = Callable[..., bool]
-FIRST_ANSWERS = 16  # that are paid for before the pay of the first one is there
+FIRST_ANSWERS = 16  # answers whose gas must be held before the first one is paid for
 
 
 class Seller:
-    """What a trainer delivers for one job. `words`: those of the tensors of its final state, asked for when they are
-    sealed."""
+    """A trainer's delivery for one job. `words`: returns the words of the tensors of the final state; called when they
+    are sealed."""
 
     def __init__(self, folder: Path, job: bytes, elements: Sequence[int], words: Callable[[], Iterable[Any]]) -> None:
         self.folder, self.job, self.shape, self.words = folder, job, Shape(elements), words
-        self.lasting: Lasting | None = None  # the client's word, as each look has shown it
-        self._late_from: dict[int, int] = {}  # by endpoint: the second that its last look showed
+        self.lasting: Lasting | None = None  # how long each look has shown the client's decision
+        self._late_from: dict[int, int] = {}  # by endpoint: `late_from` in its last look
         self.looks = Looks()
-        self._sealed: Offer | None = None  # what sealing again has given, for the key of then
+        self._sealed: Offer | None = None  # the offer after sealing again, with the key of that time
         self._again = 0.0  # when it may be sealed again, on the monotonic clock
 
     @property
@@ -60,8 +60,8 @@ class Seller:
         return self.folder / "public"
 
     def make_key(self) -> bytes:
-        """The key, which is new if there is none; before the claim, since a key that another account has put there
-        would be known to it."""
+        """The key, created if there is none. Called before the claim. The folders must be this account's own: another
+        account would know a key that it has put there."""
         for folder in (self.folder, self.public):
             own_folder(folder, 0o755)
         remove_halves(self.folder)
@@ -70,7 +70,7 @@ class Seller:
         return self.key()
 
     def key(self) -> bytes:
-        """The key; DeliveryError where it is not 32 bytes."""
+        """The key; DeliveryError unless it is 32 bytes."""
         path = self.folder / "key"
         try:
             found = path.read_bytes()
@@ -81,7 +81,8 @@ class Seller:
         return found
 
     def offer(self) -> Offer:
-        """What the claim commits to; the state is sealed where it was not yet, or is not whole."""
+        """The offer, to which the claim commits. The state is sealed first, if that was not done or files are too
+        short."""
         key = self.make_key()
         with suppress(DeliveryError):
             check_sizes(self.public, self.shape)
@@ -107,15 +108,15 @@ class Seller:
         return seal_files(self.words(), self.shape, key, self.job, self.public)
 
     def answers_gas(self) -> tuple[int, int]:
-        """Gas at most of the first answers that a client may ask for, and of all."""
+        """Maximum gas of the first answers that a client may request, and of all."""
         count = min(MOST_REQUESTS, self.shape.first_chunk[-1])
         return min(FIRST_ANSWERS, count) * self.shape.answer_gas, count * self.shape.answer_gas
 
     # ---- after finality ----
 
     def committed(self, game: Game, s: Snapshot) -> Offer:
-        """The offer, which must be the claim's: with another key nothing can be answered or revealed. One that the disk
-        does not give any more follows from the state. Other files are not needed for the key."""
+        """The offer, which must be the claim's: with another key nothing can be answered or revealed. If it is not on
+        the disk any more, it is computed again from the state. To reveal the key, no other files are needed."""
 
         def fits(offer: Offer | None) -> TypeGuard[Offer]:
             return offer is not None and game.offer_hash(astuple(offer)) == s.exchange.offer
@@ -135,8 +136,8 @@ class Seller:
         return self._sealed
 
     def _mend(self, offer: Offer) -> bool:
-        """Files that are missing, or too short, are written again; what has changed in them an answer finds. No
-        transaction."""
+        """Seal the state again if files are missing or too short. Changed contents are found by an answer. False: no
+        transaction is sent."""
         try:
             check_sizes(self.public, self.shape)
         except DeliveryError:
@@ -144,8 +145,8 @@ class Seller:
         return False
 
     def _seal_again(self, offer: Offer) -> None:
-        """It takes a tenth of the time at most, for where it does not help other duties must not wait. INVARIANT: the
-        committed offer stays: the key can be revealed with it, whatever the files hold."""
+        """Seal the state again. This takes at most a tenth of the time, because other duties must not wait if it does
+        not help. INVARIANT: the committed offer stays: the key can be revealed with it, whatever the files hold."""
         begun = time.monotonic()
         if begun < self._again:
             raise DeliveryError(f"{self.public} was sealed again a moment ago, and is damaged still")
@@ -157,22 +158,23 @@ class Seller:
             self._again = now + PAUSES * (now - begun)
 
     def _answer(self, offer: Offer, tensor: int, chunk: int) -> tuple[bytes, list[bytes], list[bytes]]:
-        """What the contract takes as an answer; a folder that has changed since is sealed again first."""
-        self.shape.chunk(tensor, chunk)  # of another place nothing can be sealed
+        """The arguments of an answer. A folder that has changed is sealed again first."""
+        self.shape.chunk(tensor, chunk)  # DeliveryError if there is no such chunk, before the state is sealed again
         with suppress(DeliveryError, OSError):
             return self._verified(offer).answer(tensor, chunk)
         self._seal_again(offer)
         return self._verified(offer).answer(tensor, chunk)
 
     def _verified(self, offer: Offer) -> SealedFolder:
-        """The folder, with pairs that are the offer's."""
+        """The folder, if its pairs match the offer; otherwise DeliveryError."""
         sealed = SealedFolder(self.public, self.shape)
         if sealed.tree.root != (offer.cipher_root, offer.final_state):
             raise DeliveryError(f"{self.public / 'chunks'} has changed since the state was sealed")
         return sealed
 
     def duties(self, game: Game, job: Job, attempt: Attempt) -> list[Callable[[], bool]]:
-        """The moves that are due, decided on one block and on what was ordered. One that fails stops no other."""
+        """The moves that are due, decided on one block and the terms of the order. A move that fails does not stop the
+        others."""
         s = self.looks.read(game, self.job)
         decided = s.job.phase is Phase.DELIVERING and s.decided(s.now)
         self.lasting = self.lasting or Lasting(game.chain)
@@ -186,8 +188,8 @@ class Seller:
         return [*duties, partial(self._mend, offer)] if offer else duties
 
     def _is_late(self, chain: Chain, s: Snapshot) -> bool:
-        """Has the key to go out now, by what most endpoints showed last? One alone could show a confirmation of long
-        ago while the others do not answer."""
+        """Must the key be sent now, by the last looks at most endpoints? One endpoint alone could show a confirmation
+        of long ago while the others do not answer."""
         self._late_from[chain.endpoint] = s.late_from
         shown, needed = sorted(self._late_from.values()), most(chain)
         return len(shown) >= needed and s.now >= shown[needed - 1]
