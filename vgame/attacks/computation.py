@@ -31,7 +31,8 @@ class Patch:
     """The changes of a cheat.
 
     output: an operator's output, and so everything after it; shown: only the output in the trace; state: the state
-    after a step, in contradiction to its trace; initial: the initial state of the training; scalars: their table.
+    after a step, in contradiction to its trace; initial: the initial state of the training; scalars: the table of
+    scalars.
     """
 
     output: Output = _as_computed

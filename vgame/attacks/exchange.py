@@ -33,7 +33,7 @@ ROUNDS = 60 + 4 * MOST_REQUESTS
 class Cheat:
     """`end`: the phase in which the job must end. `change`: the change of the committed ciphertext; `other`: the state
     that is encrypted instead. `silent`: calls that the trainer never makes. `unserved`, `garbled`: files that are
-    missing or damaged. `absent`: the client does nothing. `tries`: further calls at the begin of a phase."""
+    missing or damaged. `absent`: the client does nothing. `tries`: further calls at the start of a phase."""
 
     name: str
     title: str
