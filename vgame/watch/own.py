@@ -29,7 +29,7 @@ from vgame.watch.differences import State, shown
 
 POINTS = 400  # of a loss curve
 MOST_HEALTH = 2**16  # bytes of a health endpoint's answer
-SECONDS = 2.0  # until the whole answer must be there
+SECONDS = 2.0  # time limit for the whole answer
 LOW_DISK = 2 * 10**9  # bytes
 SAME = ("program_root", "data_root", "initial_root", "scalar_root", "steps", "interval")
 
@@ -90,7 +90,7 @@ def answer_of(url: str) -> bytes:
 
 
 def _count(number: object) -> int | None:
-    """A count of a progress, checked: JSON allows infinite numbers and text."""
+    """A number of a progress record, checked: JSON allows infinite numbers and text."""
     if number is not None and (type(number) is not int or not 0 <= number < 2**53):
         raise ValueError(f"{number!r:.40} is no count")
     return number

@@ -26,7 +26,7 @@ from vgame.watch.state import JobFacts, job_records
 from vgame.watch.transactions import Transaction
 
 LOOKS = 3  # attempts at a newest block that is undone or unknown while it is read
-LIVE = 180  # seconds that the chain's clock may lag behind, if its time passes by itself
+LIVE = 180  # maximum difference in seconds between a live chain's time and this machine's clock
 
 
 @dataclass

@@ -40,7 +40,7 @@ _KINDS = {Copy: "copy", Gather: "copy", ReduceMax: "max", ArgMax: "argmax"}
 
 
 def _moved(operator: Copy | Gather | ReduceMax | ArgMax, at: reference.Position, read: reference.Read) -> list[int]:
-    """Recipe of a copy or a comparison: the words of the last read, else the fill word."""
+    """The words of a comparison, from its last read; or the resulting word of a copy."""
     found: list[list[int]] = []
 
     def kept(*where: Any) -> list[int]:

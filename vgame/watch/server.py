@@ -39,7 +39,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
 }  # fmt: skip
-HEARTBEAT = 5.0  # seconds between two signs of life
+HEARTBEAT = 5.0  # seconds between two `alive` events
 OWN = (None, "none", "same-origin")  # accepted values of Sec-Fetch-Site: other sites must not cause reads of a chain
 MOST_LISTENERS = 16  # each holds a thread while it waits
 
@@ -132,8 +132,8 @@ def _event(name: str, data: Any) -> str:
 
 
 def _own(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Whether a request is from this page or a program: a page of another site cannot read answers, but could cause
-    load."""
+    """A handler that accepts only requests of this page or of a program: a page of another site cannot read answers,
+    but could cause load."""
 
     async def checked(request: Request) -> Response:
         return await answer(request) if request.headers.get("sec-fetch-site") in OWN else Response("another site", 403)

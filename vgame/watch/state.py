@@ -135,8 +135,8 @@ def _verdict(verdict: Verdict | None) -> dict[str, Any] | None:
 
 
 def strip(facts: JobFacts) -> list[list[Any]]:
-    """[first, end, status] of ranges of checkpoints, from 0. Status agreed: equal for an auditor in an open or decided
-    dispute; contested; convicted."""
+    """[first, end, status] of ranges of checkpoints, from 0. Status: `agreed` (equal for an auditor in an open or won
+    dispute), `contested`, `convicted`, or `claimed`."""
     job, found = facts.job, []
     for standing in facts.standings:
         d = standing.dispute
@@ -150,7 +150,7 @@ def strip(facts: JobFacts) -> list[list[Any]]:
 
 
 def _ranges(count: int, contested: Sequence[tuple[int, int, str]]) -> list[list[Any]]:
-    """Non-overlapping ranges over 0..count; the most narrowly contested status wins."""
+    """Non-overlapping ranges over 0..count. `convicted` has priority over `contested`, and this over `agreed`."""
     edges = sorted({0, count, *(edge for low, high, _ in contested for edge in (low, high))})
     agreed = max((low for low, _, _ in contested), default=0)
     ranges: list[list[Any]] = []
