@@ -121,7 +121,7 @@ def _end_with(parent: int) -> None:
 
 
 def _open_streams() -> None:
-    """Open closed standard streams (`>&-`) to the null device: else the next file or connection would get their
+    """Open closed standard streams (`>&-`) to the null device: otherwise the next file or connection would get their
     numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -153,7 +153,7 @@ def main() -> None:
         sys.exit(1)
     except VgameError as error:
         if not error.reported:
-            fail(str(error).replace("\n", "\\n"))  # one sentence, whatever a node's text in it has
+            fail(str(error).replace("\n", "\\n"))  # one line, even if it quotes a node's text
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         fail("interrupted; start the same command again to go on")
