@@ -16,7 +16,7 @@ from vgame.demo.stage import CHEATS, LOGGED, Stage
 from vgame.errors import ContractError
 from vgame.watch.money import CONTRACT, balances, flows
 
-# final phases
+# by name of an account: its party in the table of money
 ROLES = dict.fromkeys((*CHEATS, "cheat with a log"), "cheat") | {"auditor of the log": "auditor"}
 
 
@@ -144,7 +144,7 @@ class Cheats:
                 self.stage.until(lambda j=job: self.stage.game.job(j).open == 0 or self._others_open(j), "refunds")
 
     def _others_open(self, job: bytes) -> bool:
-        """Refund the open disputes of the helping accuser."""
+        """Refund the open disputes of accounts other than the auditors; True if no dispute is open then."""
         auditors = {self.stage.wallets[name].address for name in ("auditor", "auditor of the log")}
         for number in range(self.stage.game.job(job).disputes):
             d = self.stage.game.dispute(job, number)
@@ -164,6 +164,6 @@ class Cheats:
 
 
 def copy_run(run: Path, target: Path) -> None:
-    """Copy a whole run, whose owner may still measure its pace: names that begin with a dot (files that are being
-    written, the checkpoint of a measurement) come and go meanwhile."""
+    """Copy a whole run, while its owner may still measure its pace. Names that begin with a dot are left out: these
+    files (being written, or the checkpoint of a measurement) come and go meanwhile."""
     shutil.copytree(run, target, ignore=shutil.ignore_patterns(".*"))

@@ -71,7 +71,7 @@ class Dossier:
         return with_value(self.exact_bits, self.integer) if self.part is None else f"by partial sum {self.part}"
 
     def facts(self) -> dict[str, Any]:
-        """The keys that `vgame demo --json` promises for an attack."""
+        """The keys that `vgame demo --json` prints for an attack."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -100,8 +100,8 @@ def with_value(bits: str | None, integer: bool) -> str:
 def moves_of(game: Game, events: list[Event], dispute: int, names: Names) -> list[Move]:
     """The transactions of a dispute, in order; senders by name if known.
 
-    Reveals and openings name no dispute and serve all: counted are those after the dispute began, at a node that it
-    reached.
+    Reveals and openings name no dispute and serve all of them. Those made after this dispute began, at a node that it
+    reached, are counted.
     """
     web3, moves = game.chain.web3, []
     visited = {e.args["runRoot"] for e in events if e.name == "ClaimPosted"}

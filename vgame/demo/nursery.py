@@ -93,7 +93,7 @@ class Nursery:
         theirs.close()
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> Forked:
-        """`vgame ARGUMENTS` with an environment, and with `files` as its stdin, stdout and stderr."""
+        """Start `vgame ARGUMENTS` with an environment, and with `files` as its stdin, stdout and stderr."""
         order = os.memfd_create("order")  # of any length, unlike a message of a socket
         with open(order, "wb") as file, self._lock:
             file.write(json.dumps([list(arguments), dict(environment)]).encode())
@@ -128,7 +128,7 @@ def _load() -> None:
 
 
 def _never_return(line: socket.socket) -> NoReturn:
-    """Context that never returns to the parent's code, even on errors."""
+    """Serve orders; this process never returns to the parent's code, even on errors."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

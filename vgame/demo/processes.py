@@ -88,7 +88,7 @@ class Role:
         self.events.put({"event": "exit"})
 
     def order(self, **fields: Any) -> None:
-        """One line of JSON to the role's stdin."""
+        """Write one line of JSON to the role's stdin."""
         self._orders.write(json.dumps(fields).encode() + b"\n")
 
     def wait(

@@ -27,7 +27,7 @@ from vgame.demo.screen import Screen
 from vgame.errors import ContractError, VgameError
 
 DIGITS = Path(str(files("vgame.tasks") / "digits.toml"))
-LOGGED = "bundle-logged"  # of the job in mode `logged`
+LOGGED = "bundle-logged"  # folder of the bundle in mode `logged`
 
 ETHER = 10**18
 CHEATS = ("cheat", "second cheat", "third cheat", "fourth cheat", "fifth cheat")  # cheats that play at the same time
@@ -107,7 +107,7 @@ class Stage:
         self.screen.say(f"watch it: {self.page.url}")
 
     def _fund(self) -> None:
-        """Fund an account from the node's unlocked account, or from the key in VGAME_KEY."""
+        """Fund all accounts from the node's unlocked account, or from that of the key in VGAME_KEY."""
         scale = ETHER if self.can_travel else ETHER // 100
         if key := os.environ.get("VGAME_KEY"):
             bank = Wallet(self.chain, key)

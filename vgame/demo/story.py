@@ -122,7 +122,7 @@ class Story(Stage):
         return {name: self.role(name, "adversary", name, name, DEVICE_A) for name in CHEATS[:count]}
 
     def honest(self) -> tuple[bytes, Role]:
-        """An honest claim."""
+        """Play an honest claim; returns its job and its trainer."""
         self.screen.scene("An honest trainer on one device, an auditor on another")
         job = self.post("honest: the job as it was ordered")
         trainer = self.role("trainer", "trainer", "trainer", "trainer", DEVICE_A, "--job", job.hex(), *self.extra)
@@ -145,7 +145,7 @@ class Story(Stage):
         self.screen.say(f"roots {'equal' if audited['agrees'] else 'DIFFER'}: {audited['run_root'][:32]}...")
 
     def settle(self, trainer: Role, job: bytes) -> None:
-        """The dispute window ends: the reward is paid."""
+        """End the challenge window, after which the reward is paid."""
         spec = self.game.job(job).spec
         self.travel(self.game.job(job).since + spec.challenge_window + 1 - self.chain.now())
         trainer.wait("ended")
