@@ -82,7 +82,8 @@ def _next_word(before, word, k, WORDS: tl.constexpr, LAST: tl.constexpr, BITS: t
 
 @triton.jit
 def _leaf_word(x, leaf, k, elements, FLOAT: tl.constexpr):
-    """Word k of the leaves as a big-endian number; NaN is the one NaN, beyond the tensor are zeros."""
+    """Word k of the leaves as a big-endian number; a NaN becomes the canonical one, and words beyond the tensor are
+    zero."""
     at = leaf.to(tl.int64) * _LEAF_WORDS + k
     word = tl.load(x + at, mask=(k < _LEAF_WORDS) & (at < elements), other=0)
     if FLOAT:
@@ -110,7 +111,7 @@ def _hash_leaves(x, out, keys, elements, leaves, FLOAT: tl.constexpr, LANES: tl.
 
 @triton.jit
 def _hash_nodes(below, above, keys, firsts, counts, targets, pad, LANES: tl.constexpr):
-    """One level of every tree: H(0x01 ‖ TENSOR ‖ left ‖ right), with padding on the right; a root stays what it is."""
+    """One level of every tree: H(0x01 ‖ TENSOR ‖ left ‖ right), with padding on the right; a root is copied."""
     tree, i = tl.program_id(0), tl.program_id(1) * LANES + tl.arange(0, LANES)
     first, count, target = tl.load(firsts + tree), tl.load(counts + tree), tl.load(targets + tree)
     inside = i < (count + 1) // 2
@@ -156,7 +157,7 @@ def _climb(level: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
     while sizes[-1].max() > 1:
         sizes.append((sizes[-1] + 1) // 2)
     tables = np.stack([table for size in sizes for table in (_starts(size), size)]).astype(np.int32)
-    # Every row on a multiple of 16 bytes: where that changes Triton compiles anew, for seconds.
+    # Every row begins at a multiple of 16 bytes: if the alignment changed, Triton would compile again, for seconds.
     tables = torch.from_numpy(np.pad(tables, ((0, 0), (0, -len(counts) % 4))))
     pads = torch.tensor([_words_of(padding(Kind.TENSOR, height)) for height in range(len(sizes))], dtype=torch.int32)
     tables, pads = tables.to(level.device), pads.to(level.device)

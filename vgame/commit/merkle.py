@@ -109,7 +109,7 @@ class Tree:
         return [self.node(h, (index >> (h - height)) ^ 1) for h in range(height, top)]
 
     def range_proof(self, first: int, last: int) -> list[bytes]:
-        """The hashes that, with the leaves first..last, determine the root, from below."""
+        """The hashes that determine the root together with the leaves first..last, from the lowest level up."""
         siblings = []
         for height in range(self.height):
             if first % 2:

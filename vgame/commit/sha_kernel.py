@@ -18,7 +18,7 @@ from vgame.system.threads import share
 
 LEAF = 512  # bytes of a leaf
 DIGEST = 32
-#: Least number of hashes for a thread.
+#: Minimum number of hashes for a thread.
 WORTH = 1 << 10
 
 # The constants of FIPS 180-4, section 4.2.2 and 5.3.3: fractions of the roots of the first primes.
@@ -36,7 +36,7 @@ def _fraction_bits(root: int, p: int) -> int:
 
 ROUNDS = [_fraction_bits(3, p) for p in _PRIMES]
 START = [_fraction_bits(2, p) for p in _PRIMES[:8]]
-#: Where the instructions want the words a..h: F E B A, H G D C.
+#: Positions of the words a..h in the order that the instructions need: F E B A, H G D C.
 PLACES = (5, 4, 1, 0, 7, 6, 3, 2)
 _START = np.array([START[place] for place in PLACES], np.uint32)
 _PLACES = np.array(PLACES)
@@ -95,10 +95,10 @@ class _Stream:
 
 @intrinsic
 def _compress(context, state_a, block_a, state_b, block_b):
-    """Two states (8 words in PLACES' order) take in a block of 64 bytes each. All arguments are addresses."""
+    """Update two states (8 words in PLACES' order) with a block of 64 bytes each. All arguments are addresses."""
 
     def generate(context, builder, signature, addresses):
-        # The SHA instructions stall where upper halves of vector registers are in use.
+        # The SHA instructions stall if upper halves of vector registers are in use.
         clear = ir.FunctionType(ir.VoidType(), [])
         name = "llvm.x86.avx.vzeroupper"
         builder.call(builder.module.globals.get(name) or ir.Function(builder.module, clear, name), [])

@@ -101,7 +101,7 @@ def words_range_proof(words: memoryview, first: int, last: int) -> list[bytes]:
 
 
 def words_root(words: bytes | memoryview, height: int | None = None) -> bytes:
-    """Root over little-endian words; `height`: of a higher tree, otherwise empty."""
+    """Root over little-endian words; `height`: that of a higher tree, whose other leaves are padding."""
     height = tensor_height(len(words) // 4) if height is None else height
     if len(words) < MANY * LEAF_BYTES or not kernel():
         return fold(Kind.TENSOR, leaf_hashes(words), height)
