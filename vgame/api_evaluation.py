@@ -40,7 +40,7 @@ class Measured(nn.Module):
                 self.sizes.register_buffer(name, torch.zeros(()))
 
     def train(self, mode: bool = True) -> Measured:
-        """Nothing: the model stays as its eval() leaves it."""
+        """Does nothing: the model keeps the modes that its eval() has set."""
         return self
 
 

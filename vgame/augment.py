@@ -5,9 +5,9 @@
     def loss(model, batch):
         return F.cross_entropy(model(augment(batch["image"])), batch["label"])
 
-In: images [B, C, H, W], float32 from 0 to 1 where colours are meant, or tokens [B, T]. Out: the same kind of tensor. A
-module in eval() changes nothing. All randomness is torch.rand, randn and randint, so in a program it is Philox's, and a
-dispute decides every augmented element. Sizes do not depend on the drawn numbers.
+In: images [B, C, H, W], float32 (from 0 to 1 for colours), or tokens [B, T]. Out: the same kind of tensor. A module in
+eval() changes nothing. All randomness is torch.rand, randn and randint, so in a program it is Philox's, and a dispute
+decides every augmented element. Sizes do not depend on the drawn numbers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class RandomVerticalFlip(RandomHorizontalFlip):
 
 
 class RandomGrayscale(_OfImages):
-    """Each image of red, green, blue without its colours with probability p."""
+    """Each image (red, green, blue) converted to gray with probability p."""
 
     def __init__(self, p: float = 0.1) -> None:
         super().__init__()
@@ -153,7 +153,8 @@ class RandomErasing(_OfImages):
 
 
 class GaussianNoise(_OfImages):
-    """A normal number of `mean` and `sigma` added to every element; then 0 to 1, unless not `clip`."""
+    """A normal random number of `mean` and `sigma` added to every element; with `clip` the result is limited to
+    0..1."""
 
     def __init__(self, mean: float = 0, sigma: float = 0.1, clip: bool = True) -> None:
         super().__init__()
@@ -240,7 +241,7 @@ class TokenMasking(nn.Module):
         return torch.where(chosen, masked, tokens), torch.where(chosen, tokens, -100)
 
 
-# ---- numbers that are drawn ----
+# ---- random numbers ----
 
 
 def _uniform(images: torch.Tensor, low: float, high: float) -> torch.Tensor:
@@ -265,7 +266,7 @@ def _boxes(images: torch.Tensor, scale: Pair, ratio: Pair) -> tuple[tuple[torch.
 
 
 def _placed(images: torch.Tensor, length: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(start, length) of a stretch of 0 .. size - 1."""
+    """(start, length) of a random interval inside 0 .. size - 1."""
     length = length.clamp(1, size)
     start = (_uniform(images, 0, 1) * (size - length + 1)).floor()
     return torch.minimum(start, size - length), length  # the product may be rounded up
@@ -318,7 +319,7 @@ def _blend(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> t
 
 
 def _turned(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
-    """Each hue moved by so many turns of the colour circle (HSV and back)."""
+    """Each hue moved by `turn` turns of the colour circle (to HSV and back)."""
     _gray(images)  # three channels
     red, green, blue = images.unbind(1)
     most = images.amax(1)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: The exit code that a SIGTERM leads to (vgame/cli/commands.py), whatever code of a user runs then.
+#: The exit code after a SIGTERM (vgame/cli/commands.py), even if code of a user runs at that moment.
 STOPPED = 143
-#: Holds the id of the process that started this one, where this one has to end with it.
+#: Environment variable with the id of the process that started this one, if this one has to end with it.
 PARENT_VARIABLE = "VGAME_PARENT"
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first five names, and how many there are more."""
+    """The first five names, and the number of the others."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 class VgameError(Exception):
-    """Something outside vgame is wrong and the user can mend it. The command line prints it and exits with 1."""
+    """Something outside vgame is wrong, and the user can correct it. The command line prints it and exits with 1."""
 
     exit_code = 1
     reported = False  # by another process of the same command; then this one only exits
@@ -55,7 +55,7 @@ class MissingPackage(VgameError, ImportError):
 
 
 def missing_package(error: ModuleNotFoundError) -> MissingPackage:
-    """The same as a sentence; an import error with another cause is raised again unchanged."""
+    """The error for a missing package of an extra; an import error with another cause is raised again unchanged."""
     package = (error.name or "").split(".")[0]
     if package not in EXTRAS:
         raise error
@@ -85,7 +85,7 @@ class UnsupportedOperators(ProgramError):
 
 
 class ValidationError(ProgramError):
-    """The program is not what the task's own code computes (docs/validation.md); `difference` says where."""
+    """The program is not what the task's own code computes (docs/validation.md); `difference`: the place."""
 
     def __init__(self, text: str, difference: object = None) -> None:
         self.difference = difference
@@ -113,7 +113,8 @@ class ChainError(VgameError):
 
 
 class EndpointError(ChainError):
-    """A reply of the endpoint contradicts another, or content does not hash to its name; the reply is ignored."""
+    """A reply of the endpoint cannot be read, contradicts another one, or does not have the expected hash; it is
+    ignored."""
 
 
 class TooDear(EndpointError):
@@ -154,11 +155,13 @@ class Undelivered(DeliveryError, Over):
 
 
 class NotYet(VgameError):
-    """The endpoint shows one effect of a transaction but not yet another; the caller reads the chain again."""
+    """A condition does not hold yet, for example because an endpoint lags or too few of them agree; the caller tries
+    again later."""
 
 
 class Paused(NotYet):
-    """The same call was sent a short time ago. `is_longest`: the pause is the longest one, after several in vain."""
+    """The same call was sent a short time ago. `is_longest`: the pause is the longest one, after several calls without
+    effect."""
 
     def __init__(self, call: str, is_longest: bool = False) -> None:
         super().__init__(f"{call} was sent a short time ago; it is sent again after a pause")

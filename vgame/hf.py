@@ -82,7 +82,7 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
 
     Further options are those of a Job: mode, depth, terms. JobFileError lists every unsupported setting.
     """
-    if trainer.model_init is not None:  # train() makes the model anew
+    if trainer.model_init is not None:  # train() creates the model again
         set_seed(trainer.args.seed)
         trainer.model = trainer.model_wrapped = trainer.call_model_init()
         trainer.optimizer = trainer.lr_scheduler = None
@@ -94,7 +94,7 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
     args, sampler = trainer.args, trainer._get_train_sampler()
     try:
         plain = {"collate_fn": loader.collate_fn, "drop_last": args.dataloader_drop_last}
-        plain["num_workers"] = args.dataloader_num_workers  # which samples may ask for
+        plain["num_workers"] = args.dataloader_num_workers  # the data set's samples may depend on it
         data = collate(DataLoader(loader.dataset, args.train_batch_size, sampler=sampler, **plain))
     except VgameError as error:
         problems.append(str(error))
@@ -116,7 +116,7 @@ def job_from(trainer: Trainer, *, interval: int | None = None, **options: Any) -
 
 
 def _create_optimizer(trainer: Trainer, steps: int) -> None:
-    """Optimizer and scheduler, as train() makes them: a scheduler that the trainer made before is made anew."""
+    """Create optimizer and scheduler as train() does: a scheduler that the trainer created before is created again."""
     if trainer._created_lr_scheduler:
         trainer.lr_scheduler, trainer._created_lr_scheduler = None, False
     try:

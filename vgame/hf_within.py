@@ -1,5 +1,5 @@
-"""A transformers.Trainer as its compute_loss may see it: what stays the same in all steps can be read, all else is
-refused.
+"""A transformers.Trainer as its compute_loss may use it: values that are the same in all steps can be read, all others
+are refused.
 
 In: a trainer that has not trained. Out: its loss, computed as within train().
 """
@@ -62,7 +62,7 @@ BETWEEN = re.compile(
     "|_?get_learning_rate|is_(local|world)_process_zero"
 )
 OUTSIDE = "*"
-#: Functions that `self` and its parts may be given to.
+#: Functions to which `self` and its parts may be passed.
 TAKE = {
     "abs", "bool", "dict", "enumerate", "float", "format", "getattr", "hasattr", "int", "isinstance", "len", "list",
     "max", "min", "print", "range", "repr", "round", "set", "sorted", "str", "sum", "super", "tuple", "type", "zip",
@@ -70,7 +70,7 @@ TAKE = {
 BY_NAME = {"__dict__", "__setattr__", "__delattr__", "setattr", "delattr", "vars", "globals", "exec", "eval"}
 #: Methods of tensors and containers that change nothing.
 READS = {"items", "keys", "values", "get", "copy", "count", "index", "item", "tolist", "detach", "cpu", "mean", "sum"}
-#: Modules whose functions change no part of a trainer that is given to them.
+#: Modules whose functions change no part of a trainer that is passed to them.
 PURE = {"torch", "F", "nn", "np", "numpy", "math", "statistics", "json", "logging"}
 SPECIAL = {n for n in (*dir(int), *dir(dict), "__call__", "__enter__", "__next__") if n.startswith("__")} - {
     "__bool__", "__class__", "__class_getitem__", "__doc__", "__getattribute__", "__init__", "__init_subclass__",
@@ -85,8 +85,8 @@ def is_of_transformers(function: Any) -> bool:
 
 
 class StandIn:
-    """In place of an attribute of a trainer that can change from step to step. INVARIANT: all that is done with it is
-    refused, except reading its `constant` attributes, isinstance, and its truth where it is an object."""
+    """A placeholder for an attribute of a trainer that can change from step to step. INVARIANT: every use is refused,
+    except reading its `constant` attributes, isinstance, and the truth value of one of PARTS."""
 
     def __init__(self, name: str, real: Any, constant: re.Pattern[str] = NONE) -> None:
         object.__setattr__(self, "_of", (name, real, constant))
@@ -286,7 +286,7 @@ class Within:
 
 
 def _log_nothing(*_: Any, **__: Any) -> None:
-    """In place of a trainer's `log`."""
+    """Replaces a trainer's `log`."""
 
 
 def place(function: Any) -> str:

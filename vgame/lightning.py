@@ -137,7 +137,7 @@ def _steps(trainer: Any, epoch: int) -> int:
 
 
 class _Given:
-    """The Trainer while a module is prepared and configured: it has the length of the training already."""
+    """The Trainer while a module is prepared and configured: the length of the training is already known."""
 
     def __init__(self, trainer: Any, batches: int) -> None:
         self._trainer, self.num_training_batches = trainer, batches
@@ -256,7 +256,8 @@ def _prepared(module: Any) -> Iterator[str]:
 
 
 def _modes(module: Any) -> Iterator[str]:
-    """A capture trains a module as its train() leaves it; Trainer.fit as the user left it."""
+    """A capture trains a module in the modes that its train() sets, Trainer.fit in those that the user has set: a
+    problem if they differ."""
 
     def now() -> list[bool]:
         return [m.training for m in module.modules()] + [p.requires_grad for p in module.parameters()]

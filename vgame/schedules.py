@@ -41,5 +41,5 @@ class StepDecay(Constant):
     every: int = 1
     """Steps from one drop to the next."""
     factor: str = "0.1"
-    """Of each drop, a decimal in quotes."""
+    """Factor of each drop, a decimal in quotes."""
     kind = "step"
