@@ -74,7 +74,7 @@ class Game(contract.Game):
     @classmethod
     def deploy(cls, wallet: Wallet) -> Game:
         """Deploy a game on the wallet's chain. Parts that the account's last transactions have deployed are used: after
-        an interruption the same call goes on."""
+        an interruption the same call continues."""
         return cls(wallet.chain, deploy(wallet), wallet)
 
     def post(self, bundle: Bundle, nonce: int = 0) -> Order:

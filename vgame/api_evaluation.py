@@ -1,7 +1,7 @@
 """Evaluation that can be disputed: a job of its own that measures a trained state over held-out data.
 
 In: an `Evaluation` and a module that holds the weights. Out: a task whose step measures one batch and adds to totals in
-the state. No weights are trained. A run of this task is audited, located and disputed like every other.
+the state. No weights are trained. A run of this task can be audited, compared and disputed like any other.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ class Job:
     """Learning rates; None: those of the task's `schedulers`, or else the optimizer's own rates in all steps."""
     initial: Run | Folder | Mapping[str, torch.Tensor] | None = None
     """A finished run, which is continued by the same optimizer (weights, its slots and step count; schedule and
-    `frozen` count the job's own steps, the task's `schedulers` those of the run too; an order of samples goes on if the
-    data are the same, else begins anew), or a state_dict or a file of weights, which are loaded into the task's
-    model."""
+    `frozen` count the job's own steps, the task's `schedulers` those of the run too; the order of samples continues if
+    the data are the same, otherwise it begins again), or a state_dict or a file of weights, which are loaded into the
+    task's model."""
     mode: Literal["correct", "logged", "nearest", "fp32"] = "correct"
     """Rounding of results. `correct`: correctly rounded, so that every device computes the same bits; `logged`: as in
     the paper (docs/paper.md); `nearest`, `fp32`: only for speed comparisons, because honest runs differ."""

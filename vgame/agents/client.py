@@ -245,8 +245,8 @@ def _refuse_own_conviction(game: Game, job: bytes) -> None:
 
 
 def _roles(game: Game, job: bytes) -> list[tuple[bool, str]]:
-    """As each endpoint shows it: is the caller the client of a job? Is it the "trainer", a "delegate", or neither
-    ("")?"""
+    """The caller's roles in a job, as each endpoint shows them: is it the client? Is it the "trainer", a "delegate", or
+    neither ("")?"""
     assert game.wallet is not None
     caller = game.wallet.address
 

@@ -159,7 +159,8 @@ class LocalRun:
 
     def refuse_small_disk(self, seller: Seller | None = None, waits: bool = False) -> None:
         """StoreError unless the disk has space for the rest of the run, with all its checkpoints, and for the state
-        that the seller has not sealed yet. `waits`: a run that has begun waits for space instead."""
+        that the seller has not sealed yet. `waits`: a run that has begun is not refused, because it can wait for
+        space."""
         from vgame.runs.forecast import refuse_small_disk
 
         if waits and self.store.roots:

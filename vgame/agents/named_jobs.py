@@ -98,7 +98,7 @@ class NamedJobs:
         self.orders = [List(game, spec, lambda n, c=client: game.orders_of(c, n)) for client in sorted(limits.clients)]
         self.claims = List(game, spec, lambda n: game.claims_of(spec.program_root, n))
         self.named = dict.fromkeys(sorted(limits.jobs))
-        self.turns = dict[int, int]()  # by endpoint: index of the hunted claim that is read again next
+        self.turns = dict[int, int]()  # by endpoint: index of the next hunted claim to read again
         self.whole = False  # True if all lists are read
 
     def read(self) -> None:

@@ -66,7 +66,7 @@ def trainer_of(game: Game, job: bytes, computation: LocalRun, any_terms: bool = 
         rehearse()
 
     def begins() -> bool:
-        """Is there an order to accept? An error if disk space, money or terms do not suffice."""
+        """Is there an order to accept? Raises an error if disk space, money or terms do not suffice."""
         if open_order := (order := trainer.look()).phase is Phase.CREATED:
             check_prices()
             trainer.check_funds(order)

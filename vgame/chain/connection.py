@@ -267,7 +267,7 @@ class Chain:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """A context for sending, where the newest state counts. If the pinned block was read by number, it is compared
+        """A context for sending: requests read the newest state. If the pinned block was read by number, it is compared
         first: NotYet if it was replaced."""
         if self.pin and self.form != "hash" and self.block(self.pin.number) != self.pin:
             raise NotYet(f"block {self.pin.number} was replaced while it was read at {self.url}: read it again")

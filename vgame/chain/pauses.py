@@ -1,4 +1,4 @@
-"""How long a role waits before it sends the same call again.
+"""The pause before a role sends the same call again.
 
 An endpoint can show the state before a call for as long as it likes, and estimate that the call would pass. Sent again,
 the call reverts or has no effect, and costs gas each time. So a call waits before it is sent with another transaction

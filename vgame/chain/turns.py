@@ -59,7 +59,7 @@ class Endpoint:
     late: bool = False  # its last own look took too long
     quick: bool = False  # half of the time would have been enough for it
     passed: set[Callable[[], object]] = field(default_factory=set)  # the chain's checks that it has passed
-    differs: str = ""  # why it did not pass them: it shows another chain, or other contracts
+    differs: str = ""  # why it did not pass them: for example, it shows another chain, or other contracts
     again: float = 0.0  # when it is checked again, on the monotonic clock
 
     def leave_out(self) -> None:
@@ -204,8 +204,9 @@ class Turns:
         return sum(e.passed.issuperset(self.chain.checks) for e in self.all)
 
     def _check(self, endpoint: Endpoint) -> None:
-        """Make the checks that an endpoint has not passed yet, in a look of its own. If it does not pass, its next
-        check waits: as long as this one took, for each other endpoint, so that all have their share of the time."""
+        """Make the checks that an endpoint has not passed yet, in a look of its own. If it does not pass, the next
+        check is delayed by the time that this one took, times the number of the other endpoints: so all have the same
+        share of the time."""
         begin, lost, checks = time.monotonic(), self.chain.lost and bool(endpoint.passed), list(self.chain.checks)
         self.chain.lost = False  # the passed checks are repeated later, not before the others
         self.look = look_at(self.at, len(self.all), begin, self.patience)

@@ -152,7 +152,7 @@ def _words_of(digest: bytes) -> list[int]:
 
 
 def _climb(level: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
-    """The roots [trees, 8] of trees whose leaf hashes lie one after the other in `level` [leaves, 8]."""
+    """The roots [trees, 8] of trees whose leaf hashes are stored one after the other in `level` [leaves, 8]."""
     sizes = [counts]
     while sizes[-1].max() > 1:
         sizes.append((sizes[-1] + 1) // 2)

@@ -105,8 +105,8 @@ Lacking = list[tuple[Piece, list[int]]]  # pieces, and the indices of their miss
 
 
 def _pairs(get: Get, shape: Shape, offer: Offer, folder: Path) -> tuple[np.ndarray, Lacking | None]:
-    """The pairs of the chunks; and the missing chunks, None if they are not known yet. The pairs come from the offer,
-    if there is only one chunk; from the disk; from the leaves, if all are here; or from the server."""
+    """The pairs of the chunks; and the missing chunks, or None if the leaves are not checked yet. The pairs come from
+    the offer, if there is only one chunk; from the disk; from the leaves, if all are here; or from the server."""
     if shape.first_chunk[-1] == 1:
         chunks = bulk.to_rows([Pair(offer.cipher_root, offer.final_state)])
         return _kept(chunks, folder), None

@@ -155,7 +155,7 @@ class Player:
             return None
 
     def hurry(self) -> str:
-        """The own clock that ends first, and its seconds left, as a text; empty if no own clock runs or the endpoint
+        """The own clock or window that ends first, with its seconds left, as a text; empty if none runs or the endpoint
         does not answer."""
         if self.game.chain.lost:
             return ""

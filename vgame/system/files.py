@@ -120,7 +120,7 @@ def no_link(path: str, flags: int, mode: int = 0o666) -> int:
 
 
 def private(path: str, flags: int) -> int:
-    """The same for a lock file, readable only by its owner: any reader could hold the lock."""
+    """`no_link` for a lock file, readable only by its owner: any reader could hold the lock."""
     descriptor = no_link(path, flags, 0o600)
     with suppress(OSError):  # it belongs to another user
         os.fchmod(descriptor, 0o600)

@@ -53,8 +53,8 @@ def is_of_python(file: str) -> bool:
 
 @cache
 def is_installed(file: str) -> bool:
-    """Whether a file is of Python or of an installed library. Those of vgame are not, wherever they are: its data sets
-    wrap losses."""
+    """Whether a file is of Python or of an installed library. False for vgame's own files, even if it is installed as a
+    library: its data sets wrap losses."""
     return is_of_python(file) or (file.startswith(_LIBRARIES) and not file.startswith(VGAME))
 
 

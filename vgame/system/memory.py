@@ -1,4 +1,4 @@
-"""Memory of this process and of its machine, where the system shows it (Linux)."""
+"""Memory of this process and of its machine, if the system shows it (Linux)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _torch() -> ModuleType | None:
 
 
 def _all() -> int:
-    """As many as torch has, or the processors of a process that has not loaded it."""
+    """torch's number of threads; or the number of processors, if this process has not loaded torch."""
     if torch := _torch():
         return torch.get_num_threads()
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -76,7 +76,7 @@ class Hub:
         with self._looking:
             try:
                 state = self.look()
-            except Exception as error:  # untrusted data can raise anything; the page goes on
+            except Exception as error:  # untrusted data can raise anything; the page continues
                 state = {k: v for k, v in self.state.items() if k != "problem"} | {"problem": {"text": _reason(error)}}
             if state != self.state:
                 with self._changed:
