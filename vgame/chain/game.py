@@ -210,8 +210,8 @@ class Game:
         return receipt
 
     def _visible(self, name: str, args: tuple[Any, ...], block: int) -> bool:
-        """Does the state show the effect of a call in a block? It is read; or the call, if it cannot be made twice,
-        must revert."""
+        """Does the state show the effect of a call in a block? Either the effect is read, or the same call, which
+        cannot be made twice, must revert now."""
         match name:
             case "createJob":
                 return self.job(self.job_id(JobSpec(*args[0]), self.wallet.address, args[1])).phase is not Phase.NONE

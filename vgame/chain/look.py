@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 OTHERS = 6  # each other endpoint (it receives transactions, shows counts and receipts) has a sixth of the patience
-STALE = 600.0  # seconds without a new look after which the time of all endpoints is reset; at least all limits below
+STALE = 600.0  # seconds without a new look until the time of all endpoints is reset; not before all limits below
 SENDS = 3  # the transactions of one look may take this many times its patience, even if all have an effect
 TRIES = 10  # failed attempts in one look
 GAP = 2.0  # longer times between two requests count as computing, in seconds; receipts are requested more often

@@ -72,9 +72,9 @@ class Pauses:
             raise Paused(name, last.seconds >= LONGEST)
 
     def begin(self, number: int) -> None:
-        """The current call is about to be sent. Long after its last pause, the first pause is short again: a
-        reorganisation may have undone the call. A call that was included is paused again even with its number: a
-        lagging node may show the state before it, and another one its receipt."""
+        """Begin the pause of the current call, which is about to be sent. Long after its last pause, the next one is
+        short again: a reorganisation may have undone the call. A call that was included is paused again even with its
+        number: a lagging node may show the state before it, and another one its receipt."""
         name, key = self._current or ("", None)
         if not name or ((last := self.known.get(key)) and last.number == number and not last.included):
             return

@@ -29,8 +29,8 @@ def send_until(
     of: Callable[[Chain], int] = most,
 ) -> T:  # fmt: skip
     """The effect of a call, as enough endpoints (`of`) show it. `effect`: the effect as one endpoint shows it, given
-    the hashes of the transactions sent here; false if there is none. A call may be sent more than once, so it must be
-    one that cannot have its effect twice. Raises the most frequent error if there is no effect."""
+    the hashes of the transactions sent here; false if there is none. A call may be sent more than once, so its effect
+    must not be possible twice. Raises the most frequent error if there is no effect."""
     chain, sent, problems = wallet.chain, list[bytes](), list[VgameError]()
     for _ in range(max(TRIES, len(chain.turns.all) if chain.turns else 1)):
         chain.turn()  # so that each has the time of a look

@@ -66,7 +66,7 @@ class Snapshot:
 
     @property
     def margin(self) -> int:
-        """Seconds before the end of the confirm window from which on the client may decline."""
+        """Seconds before the end of the confirm window from which on `decline` may be due."""
         return self.job.spec.confirm_window // 10
 
     @property

@@ -22,7 +22,7 @@ HALF = ".half"  # suffix of a file that is being written
 
 
 def _umask() -> int:
-    """The user's file mode mask; it can be read only by setting it."""
+    """The user's umask; it can be read only by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -33,8 +33,8 @@ class _Turn:
         self.folder, self.waits = -1, True
 
     def take(self, path: str) -> bool:
-        """Wait for the lock; False if there was no need to. If True, another process may have compiled the loop
-        meanwhile."""
+        """Wait for the lock; False if it is held already, or if this process no longer waits. If True, another process
+        may have compiled the loop meanwhile."""
         if self.folder >= 0 or not self.waits:
             return False
         with suppress(OSError):
