@@ -1,8 +1,9 @@
 """Python's arithmetic on unknown numbers that a loss reads from tensors: comparisons, and operations that fail for some
-numbers. torch takes an unknown float for a real number, so it would answer `v != v`, and it divides by any number.
+numbers. torch treats an unknown float as a real number: it decides `v != v` without the value, and divides by any
+number without an error.
 
-In: the methods of torch's numbers. Out: methods that refuse what would decide by values, or raise an error that the
-user's code could catch.
+In: the methods of torch's numbers. Out: methods that raise ProgramError where a result would depend on values, or where
+the user's code could catch the error of an operation.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Reads(Protocol):
 
 
 def compared(printed: Reads, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A comparison of an unknown number: a truth value of Python's, since `is True` calls nothing."""
+    """A comparison of an unknown number, as a Python bool, because `is True` calls no method."""
 
     def compare(self: Any, *others: Any) -> Any:
         found, frame = original(self, *others), sys._getframe(1)
@@ -63,7 +64,7 @@ def failing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_safe(name: str, other: Any = None, *_: Any) -> bool:
-    """Whether an operation fails for no number, because of the other one."""
+    """Whether an operation cannot fail for any value of the unknown number, given the other operand."""
     if type(other) not in (int, float) or other == 0:
         return False
     return other in SAFE if name == "__pow__" else FAILING[name] is DIVISION and name[2] != "r"

@@ -1,8 +1,9 @@
-"""The user's check that asks whether numbers are finite, around a place of the loss which reads one of them.
+"""Find the user's check that tests whether numbers are finite, around a place of the loss that reads one of them.
 
-In: a frame of a traced loss. Out: the frame of the check, or why it is none. A check is an `assert`, or an `if` of
-which a branch only prints, then raises or ends the process, or both only print; also through a helper that only asks.
-Nothing in the loss may catch the error, and nothing else may read what was asked.
+In: a frame of a traced loss. Out: the frame of the check, or the reason why there is none. A check is an `assert`, an
+`if` with a branch that at most prints and then raises or ends the process, or an `if` whose branches only print. The
+condition may call a helper that only tests. No code of the loss may catch the error, and no other code may read the
+tested value.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ METHODS = {
     *("flatten", "view", "reshape", "squeeze", "unsqueeze", "numel", "dim", "size", "is_floating_point", "eq", "ne"),
     *("parameters", "named_parameters", "buffers", "named_buffers", "values", "items", "keys", "is_complex", "isreal"),
 }
-#: Functions of torch and NumPy that only read, beside those of these names; Python's own.
+#: Functions of torch and NumPy that only read, besides those with the names above; then Python's own.
 OTHERS = {"allclose", "array", "as_tensor", "asarray", "cat", "count_nonzero", "equal", "isclose", "stack", "tensor"}
 OTHERS |= {"logical_and", "logical_or", "nan_to_num", "vector_norm", "get_total_norm", "tree_leaves", "where"}
 PLAIN = (
@@ -91,7 +92,7 @@ ASKS = ast.Return | ast.If | ast.For | ast.Pass | ast.Assign | ast.AnnAssign
 
 
 def check_around(frame: FrameType | None) -> tuple[FrameType | None, str]:
-    """The frame of the check whose condition reads a number at this place; or None, and why it is none."""
+    """(the frame of the check whose condition reads a number at this place or None, the reason for None)."""
     frame, called = _writer(own_frame(frame)), None
     while frame is not None:
         if not (statements := around(frame, ast.stmt)):
@@ -107,8 +108,8 @@ def check_around(frame: FrameType | None) -> tuple[FrameType | None, str]:
 
 
 def shows_around(frame: FrameType | None) -> FrameType | None:
-    """The frame of an `if` whose condition reads a number at this place, and of which all branches only print, whatever
-    the number is; else None."""
+    """The frame of an `if` whose condition reads a number at this place, and whose branches all only print; else
+    None."""
     frame = _writer(own_frame(frame))
     if frame is None or not isinstance(check := next(iter(around(frame, ast.stmt)[-1:]), None), ast.If):
         return None
@@ -118,7 +119,7 @@ def shows_around(frame: FrameType | None) -> FrameType | None:
 
 
 def _only_shows(check: ast.If, frame: FrameType, names: dict[str, Any]) -> bool:
-    """Whether an `if` calls nothing of the user's, in its condition and in its branches, which print."""
+    """Whether the branches of an `if` only print, and neither they nor the condition call the user's code."""
     calls = [n for n in ast.walk(check.test) if isinstance(n, ast.Call)]
     asks = all(_is_librarys(n.func, object_at(n.func, names), names) and not _writes(n) for n in calls)
     if not (asks and runs_nothing(check.test, names)):
@@ -132,7 +133,7 @@ def _only_shows(check: ast.If, frame: FrameType, names: dict[str, Any]) -> bool:
 
 
 def _gives_nothing(statement: ast.stmt, names: dict[str, Any]) -> bool:
-    """Whether a statement that prints computes nothing by the user's code and binds no name."""
+    """Whether a statement that prints runs no code of the user's for its arguments and binds no name."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(call, ast.Call):
         return isinstance(statement, ast.Pass)
@@ -141,7 +142,7 @@ def _gives_nothing(statement: ast.stmt, names: dict[str, Any]) -> bool:
 
 
 def asks_class(frame: FrameType | None) -> bool:
-    """Whether what is read at this place is only an argument of `isinstance`."""
+    """Whether the value read at this place is only an argument of `isinstance`."""
     if (frame := own_frame(frame)) is None or not (statements := around(frame, ast.stmt)):
         return False
     begin, stop = place_in(frame)
@@ -160,7 +161,7 @@ def _writer(frame: FrameType | None) -> FrameType | None:
 
 
 def _caller(frame: FrameType) -> FrameType | None:
-    """The frame of the user's that calls a function, also one that a decorator of torch wraps; None for a library's."""
+    """The user's frame that called this one, also through a decorator of torch; None if a library called it."""
     above = frame.f_back
     while above is not None and above.f_code.co_filename == DECORATORS:
         above = above.f_back
@@ -168,8 +169,9 @@ def _caller(frame: FrameType) -> FrameType | None:
 
 
 def _use(statement: ast.stmt, begin: Place, stop: Place, frame: FrameType, called: Any, named: bool = False) -> str:
-    """Why a statement may do more than ask by what it reads at a place; RETURNED if its function gives it on. `called`:
-    the code of a helper that gave it. `named`: it is read from a local name."""
+    """The reason why a statement may do more than test the value that it reads at a place, "" if it only tests;
+    RETURNED if its function returns the value. `called`: the code of a helper that returned it. `named`: it is read
+    from a local name."""
     names = names_of(frame)
     match statement:
         case ast.Assert(test=test):
@@ -182,7 +184,7 @@ def _use(statement: ast.stmt, begin: Place, stop: Place, frame: FrameType, calle
         case ast.Return(value=ast.expr() as value):
             return _alone(value, begin, stop, names, called) or RETURNED
         case ast.Expr(value=ast.Call() as call) if called is not None and holds(call, begin, stop):
-            return "" if (begin_of(call), end_of(call)) == (begin, stop) else FORM  # nothing reads what it returns
+            return "" if (begin_of(call), end_of(call)) == (begin, stop) else FORM  # its result is not used
         case ast.Raise() if named:
             return ""
     if named:
@@ -191,7 +193,7 @@ def _use(statement: ast.stmt, begin: Place, stop: Place, frame: FrameType, calle
 
 
 def _branches(check: ast.If, statements: list[ast.stmt], frame: FrameType, place: Place) -> str:
-    """Why the branches of a check may do more than print, raise and end."""
+    """The reason why the branches of a check may do more than print, raise and end the process; or RETURNED."""
     names = names_of(frame)
     if any(isinstance(n, GENERATES) for n in ast.walk(check)):
         return FORM
@@ -214,7 +216,7 @@ def _left(ends: list[Kinds], frame: FrameType, place: Place) -> str:
 
 
 def _of_names(statement: ast.stmt, begin: Place, stop: Place, frame: FrameType, called: Any) -> str:
-    """Of a statement that gives what it reads to local names: why another one that reads them may do more than ask."""
+    """As `_use`, for a statement that assigns the value to local names: judges the statements that read these names."""
     targets, value = assigned_names(statement)
     functions = around(frame, SCOPES, begin)
     own = {*frame.f_code.co_varnames} - {*frame.f_code.co_cellvars}
@@ -231,8 +233,8 @@ def _of_names(statement: ast.stmt, begin: Place, stop: Place, frame: FrameType, 
 
 
 def _ends(branch: list[ast.stmt], frame: FrameType, names: dict[str, Any]) -> Kinds | None:
-    """The classes of the error by which a branch ends, after it has only printed; () if it ends the process at once;
-    None if it does neither. Python itself catches some classes."""
+    """The classes of the errors by which a branch that otherwise only prints can end; () if it ends the process at
+    once; None if it does neither, or if Python itself catches the error's class."""
     if not branch or not all(_shows(each, frame) for each in branch[:-1]):
         return None
     match branch[-1]:
@@ -247,7 +249,8 @@ def _ends(branch: list[ast.stmt], frame: FrameType, names: dict[str, Any]) -> Ki
 
 
 def _cannot_fail(branch: list[ast.stmt], kind: type, names: dict[str, Any]) -> bool:
-    """Whether a branch raises its own error only: its text computes nothing, and the class begins as Python's do."""
+    """Whether a branch can raise its own error only: its text computes nothing, and the class has no `__init__` in
+    Python."""
     own = [n for kind in kind.__mro__ if isinstance(n := vars(kind).get("__init__"), types.FunctionType)]
     return not (may_fail(branch) or own) and all(calls_nothing_else(each, names) for each in branch)
 
@@ -272,7 +275,8 @@ def _is_call(statement: ast.stmt, functions: tuple[Any, ...], names: dict[str, A
 
 
 def _alone(asked: ast.expr, begin: Place, stop: Place, names: dict[str, Any], called: Any) -> str:
-    """Why the expression of a check may do more than ask by what it reads at a place. `called`: as for `_use`."""
+    """The reason why the expression of a check may do more than test the value that it reads at a place. `called`: as
+    for `_use`."""
     nodes = [*ast.walk(asked)]
     if any(isinstance(n, ast.NamedExpr | ast.IfExp | GENERATES) or _writes(n) for n in nodes):
         return FORM
@@ -299,7 +303,8 @@ def _arguments(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _asks(function: ast.expr, names: dict[str, Any], called: Any = None) -> bool:
-    """Whether a call of this changes nothing: a function of a library, a method of tensors, a helper that only asks."""
+    """Whether a call of this changes nothing: a function of a library, a method of tensors, a helper that only
+    tests."""
     found = object_at(function, names)
     if not _is_users(found):
         return _is_librarys(function, found, names)
@@ -308,7 +313,7 @@ def _asks(function: ast.expr, names: dict[str, Any], called: Any = None) -> bool
 
 
 def _is_librarys(function: ast.expr, found: Any, names: dict[str, Any]) -> bool:
-    """Whether a function that is not the user's is one of a library, or a method that only reads."""
+    """Whether a function that is not the user's is a library function or a method that is known to only read."""
     if isinstance(function, ast.Attribute):
         owner = object_at(function.value, names)
         if not isinstance(owner, types.ModuleType | type):
@@ -345,7 +350,7 @@ def _globals_of(found: Any) -> dict[str, Any]:
 
 
 def _is_pure(code: Any, names: dict[str, Any]) -> bool:
-    """Whether a function only asks: it has local names and results, and calls nothing that could change more."""
+    """Whether a function only tests: it assigns local names only, and calls nothing that could change anything else."""
     functions = [n for n in nodes_of(code.co_filename) if isinstance(n, ast.FunctionDef) and n.name == code.co_name]
     found = [n for n in functions if code.co_firstlineno in (n.lineno, *(d.lineno for d in n.decorator_list))]
     return len(found) == 1 and all(_only_asks(n, names) for each in found[0].body for n in ast.walk(each))

@@ -115,7 +115,7 @@ def _on_cpu_alone() -> list[str]:
 
 
 def _for_every_device(original: Callable[..., None]) -> Callable[..., None]:
-    """autocast's constructor, for every device as for the CPU."""
+    """The constructor of autocast, which treats every device as the CPU."""
 
     def begin(
         self: Any,

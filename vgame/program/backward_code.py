@@ -1,5 +1,5 @@
-"""Whether torch calls code of Python's in a backward pass: hooks, and steps of `torch.autograd.Function`, as those of
-checkpoints. Only then the pass has to be watched for the user's code, which makes it slow.
+"""Whether torch calls Python code in a backward pass: hooks, and subclasses of `torch.autograd.Function`, such as those
+of checkpoints. Only then must the pass be watched for the user's code, which makes it slow.
 
 In: a context around the forward pass; its loss and its leaves. Out: a truth value.
 """
@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class BackwardCode:
-    """What a forward pass registers to be called in its backward pass."""
+    """Detects Python code that a forward pass registers for its backward pass."""
 
     def __init__(self) -> None:
         self.handles = RemovableHandle.next_id  # torch makes one for each hook
@@ -36,7 +36,8 @@ class BackwardCode:
             yield
 
     def runs(self, loss: torch.Tensor, leaves: Iterable[torch.Tensor]) -> bool:
-        """May the backward pass of a loss call it? `leaves`: tensors without hooks but vgame's."""
+        """Whether the backward pass of a loss may call such code. `leaves`: tensors that have no hooks except
+        vgame's."""
         if self.packed or RemovableHandle.next_id != self.handles:
             return True
         known = {id(leaf) for leaf in leaves}

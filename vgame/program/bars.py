@@ -1,4 +1,4 @@
-"""Progress bars of tqdm while a step is traced: they show nothing, and the user's code may not read their texts.
+"""Progress bars of tqdm while a step is traced: their texts do not change, and the user's code may not read them.
 
 In: nothing. Out: a context in which a bar's texts are neither set nor read; whether a call sets one.
 """
@@ -35,7 +35,7 @@ def bars_still() -> Iterator[None]:
 
 
 def sets_text(found: Any, bar: Any) -> bool:
-    """Whether a function sets a text of a bar, which the process shows on a stream of its own."""
+    """Whether a function sets a text of a bar that writes to the process's standard output or error."""
     kind = _bar()
     if kind is None or not any(found is vars(kind).get(name) for name in SETS):
         return False

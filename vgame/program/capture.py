@@ -73,7 +73,7 @@ def capture(task: Task) -> tuple[Captured, ...]:
     """The training step of a task, one graph for each loss. Deterministic: a second capture gives the same graphs."""
     refuse_wrappers(task.model)
     refuse_outside(task)
-    if len(task.losses) > 1 and task.accumulate > 1:  # a loss follows itself, and the other turns
+    if len(task.losses) > 1 and task.accumulate > 1:  # a pass of a loss follows its own or another turn
         for number, own in enumerate(owned(task)):
             _capture(task, number, own, alone=True)
     return tuple(_capture(task, number, own) for number, own in enumerate(owned(task)))
@@ -86,15 +86,15 @@ def refuse_reads(task: Task, shared: Shared) -> None:
     with shown(shared.changes(traps=True)):
         shared.refuse_held()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are given already
+        warnings.simplefilter("ignore")  # they were issued before
         for changes in shared.variants():
             for number, own in enumerate(owned(task)):
                 _capture(task, number, own, alone=task.accumulate > 1, later=changes)
 
 
 def owned(task: Task) -> list[set[int]]:
-    """For each loss the parameters that it trains, by `id`: those of its optimizer; of a single loss, those that the
-    model's parameters() gives."""
+    """For each loss, the `id`s of the parameters that it trains: those of its optimizer; for a single loss, those of
+    model.parameters()."""
     if len(task.losses) == 1:
         return [{id(p) for p in task.model.parameters()}]
     return [{id(p) for g in o.param_groups for p in g["params"]} for o in task.optimizers]
@@ -103,9 +103,8 @@ def owned(task: Task) -> list[set[int]]:
 def _capture(
     task: Task, number: int, own: set[int], alone: bool = False, later: Sequence[Change] | None = None
 ) -> Captured:
-    """Capture one loss, with the gradients of its parameters. `alone`: it is not compared with its pass after the other
-    turns, but with the one that follows at once. `later`: the changes that a later step finds, by default those of one
-    step."""
+    """Capture one loss, with the gradients of its parameters. `alone`: its second pass follows the first at once, not
+    after the other turns. `later`: the changes that the second pass finds, by default those of one step."""
     parameters = dict(task.model.named_parameters())
     buffers = dict(task.model.named_buffers())
     refuse_types(task, parameters, buffers)
@@ -134,7 +133,7 @@ def _capture(
             stack.enter_context(_without_tracebacks())
             graph = _two_passes(wrapper, parameters, buffers, batch)
     except VgameError:
-        if later is None and wrapper is not None and wrapper.unnamed:  # once more: it names a value that is read
+        if later is None and wrapper is not None and wrapper.unnamed:  # again, with traps that name the value
             _capture(task, number, own, alone, later_step(task, traps=True))
         raise
     except Exception as error:
@@ -193,8 +192,8 @@ def _two_passes(step: Step, parameters: Mapping, buffers: Mapping, batch: Mappin
 
 
 def _drop_failed(graph: torch.fx.GraphModule) -> None:
-    """Remove the operators whose errors the user's code has caught: the tracer notes them before they are called. Also
-    the names that a profiler shows, such as those of optimizer.zero_grad()."""
+    """Remove the operators whose errors the user's code has caught: the tracer records them before it calls them. Also
+    remove a profiler's labels, such as those of optimizer.zero_grad()."""
     for node in reversed(graph.graph.nodes):
         named = getattr(node.target, "namespace", "") == "profiler"
         if node.op == "call_function" and (named or "val" not in node.meta) and not node.users:
@@ -238,8 +237,8 @@ def _scale_of_dropout(graph: torch.fx.GraphModule) -> None:
 
 
 def _train(model: nn.Module) -> None:
-    """Set training mode. Unless the model is as its eval() leaves it, modules in evaluation mode keep it. ProgramError
-    for a train() of the user's that changes tensors, which it may do at each call."""
+    """Set training mode. Modules in evaluation mode keep it, unless the whole model is as its eval() leaves it.
+    ProgramError if a train() of the user's changes tensors: it could do so at each call."""
     own = any(type(module).train is not nn.Module.train for module in model.modules())
     before = {name: (t, t.detach().clone()) for name, t in _tensors(model).items() if own}
     frozen = _in_evaluation(model)
@@ -294,8 +293,8 @@ def _without_validation() -> Iterator[None]:
 
 @contextmanager
 def _without_anomalies() -> Iterator[None]:
-    """Context without the detection of anomalies, which branches on values; results do not depend on it. ProgramError
-    if the user's code could catch its error."""
+    """Context without torch's anomaly detection, which branches on values; results do not depend on it. ProgramError if
+    the user's code could catch its error."""
     enabled, checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
     try:
@@ -380,7 +379,7 @@ def _binary_cross_entropy_backward(
     weight: torch.Tensor | None = None,
     reduction: int = 1,
 ) -> torch.Tensor:
-    """torch's own, whose smallest divisor is the binary32 number next to 1e-12 for every type."""
+    """torch's formula, with RN(1e-12) in binary32 as the smallest divisor for every type."""
     found = gradient * (x - target) / torch.clamp(x * (1 - x), min=float(np.float32(1e-12)))
     found = found if weight is None else found * weight
     return found / x.numel() if reduction == 1 else found

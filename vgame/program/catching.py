@@ -1,7 +1,7 @@
-"""Code around a place of a traced loss that could catch an error and go on, so that torch would train another step.
+"""Code around a place of a traced loss that could catch an error and go on, so that torch would train a different step.
 
-In: a frame of a traced loss, and classes of errors. Out: the line of such code. Unknown code counts: a context or the
-class of a handler that its names do not give, and code of Python's that catches.
+In: a frame of a traced loss, and classes of errors. Out: the line of such code, or "". Unknown code counts as such: a
+context or a handler's class that cannot be found by its name, and code of Python's library that has a handler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vgame.program.statements import SCOPES, Place, around, begin_of, end_of, na
 from vgame.system.installed import is_of_python, is_users
 
 Kinds = tuple[type[BaseException], ...]
-ANY: Kinds = (BaseException,)  # errors of which nothing is known
+ANY: Kinds = (BaseException,)  # errors of an unknown class
 #: Errors that Python itself catches, as in `getattr(x, name, default)` and `for`.
 SWALLOWED: Kinds = (AttributeError, LookupError, StopIteration, StopAsyncIteration, GeneratorExit)
 SWALLOWED += (NotImplementedError, ImportError, TypeError)
@@ -40,8 +40,8 @@ OPENED = (io.IOBase, type(threading.Lock()), type(threading.RLock()))
 
 
 def catching(frame: FrameType | None, kinds: Kinds = ANY, place: Place | None = None) -> str:
-    """The line of the code around a place of the loss which could catch an error of these very classes and go on. The
-    place in the frame is by default what it runs."""
+    """The line of the code around a place of the loss that could catch an error of exactly these classes and go on, or
+    "". The default place is the expression that the frame runs."""
     while frame is not None and not calls_loss(frame):
         if (file := (code := frame.f_code).co_filename).startswith(OUTSIDE):
             break
@@ -62,14 +62,14 @@ def catching(frame: FrameType | None, kinds: Kinds = ANY, place: Place | None = 
 
 
 def _releases(frame: FrameType) -> bool:
-    """Whether a frame runs an instruction that calls nothing but what deletes objects."""
+    """Whether a frame runs an instruction that can call code only by deleting an object."""
     name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
     return name in RELEASES
 
 
 def _is_end(block: Any, place: Place) -> bool:
-    """Whether a place is in a `finally` or a handler, which a generator that is no longer used runs; Python ignores its
-    errors."""
+    """Whether a place comes after the body of a `try`, such as in its `finally` or a handler. Python runs this code
+    when it closes an unused generator, and ignores its errors."""
     return isinstance(block, ast.Try | ast.TryStar) and place >= end_of(block.body[-1])
 
 
@@ -81,7 +81,8 @@ def _blocks(frame: FrameType, place: Place) -> list[Any]:
 
 
 def _leaving(block: Any, place: Place, kinds: Kinds, names: dict[str, Any]) -> Kinds:
-    """The classes of the errors that leave a block in place of these; none if it could catch one and go on."""
+    """The classes of the errors that leave a block if one of `kinds` is raised inside; () if it could catch one and go
+    on."""
     if isinstance(block, ast.With | ast.AsyncWith):
         inside = len(block.items) > 1 or place >= begin_of(block.body[0])
         contexts = [item.context_expr for item in block.items]
@@ -116,7 +117,7 @@ def _handles(handled: ast.expr | None, kinds: Kinds, names: dict[str, Any]) -> b
 
 
 def _raises_again(handler: ast.ExceptHandler, names: dict[str, Any]) -> bool:
-    """Whether a handler always ends by an error."""
+    """Whether a handler always ends by raising an error."""
     last = handler.body[-1]
     if not isinstance(last, ast.Raise) or _has(handler.body, LEAVES):
         return False
@@ -141,7 +142,7 @@ def _has(statements: list[ast.stmt], kinds: Any) -> bool:
 
 
 def _named(contexts: list[ast.expr]) -> set[str]:
-    """The names and attributes that lead to contexts, or to what makes them."""
+    """The names and attributes in the expressions of contexts, without the arguments of a call."""
     found = [n for each in contexts for n in ast.walk(each.func if isinstance(each, ast.Call) else each)]
     return {n.id if isinstance(n, ast.Name) else n.attr for n in found if isinstance(n, ast.Name | ast.Attribute)}
 
@@ -175,14 +176,14 @@ def _lets_through(context: ast.expr, kinds: Kinds, names: dict[str, Any]) -> boo
 
 
 def _has_own_exit(context: ast.expr, names: dict[str, Any]) -> bool:
-    """Whether the context of a `with` is left by code of the user's, which may raise another error."""
+    """Whether leaving the context of a `with` runs code of the user's, which may raise another error."""
     found = object_at(context.func if isinstance(context, ast.Call) else context, names)
     made = _made_by(found) if isinstance(found, FunctionType) else [found if isinstance(found, type) else type(found)]
     return any(is_users(_exit_of(kind)) for kind in made)
 
 
 def _makes_others(kind: type) -> bool:
-    """Whether code of the user's decides what a call of a class returns."""
+    """Whether code of the user's decides the result of a call of a class."""
     return is_users(kind.__new__) or is_users(inspect.getattr_static(type(kind), "__call__", None))
 
 
@@ -191,7 +192,8 @@ def _exit_of(kind: type) -> Any:
 
 
 def _made_by(function: FunctionType) -> list[type]:
-    """The classes of what a function returns, if it only makes objects of classes that its globals name; else none."""
+    """The classes of the objects that a function returns, if it makes each by a class that its globals name; else
+    []."""
     code, nodes = function.__code__, [n for each in _definitions(function) for n in ast.walk(each)]
     local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     names = {name: value for name, value in function.__globals__.items() if name not in local}

@@ -1,6 +1,6 @@
-"""Errors of a trace that the user's code catches: a read of unknown values, or a refusal of vgame's. In torch's own
-loop nothing is raised there, so another step would be captured. And errors of torch's that a trace does not raise, or
-raises as another class.
+"""Errors of a trace that the user's code catches: reads of unknown values, and errors of vgame. A loop of torch raises
+none there, so a different step would be captured. Also errors of torch that a trace does not raise, or raises as
+another class.
 
 In: nothing. Out: a context that ends with ProgramError if the user's code has caught such an error.
 """
@@ -32,11 +32,11 @@ from vgame.program.raised import Raised
 from vgame.system.installed import VGAME, is_of_python
 
 T, F = torch.Tensor, torch.nn.functional
-MOST = 2**20  # elements of the tensors for which a failing call is made again
+MOST = 2**20  # most elements of the tensors for which a failing call is repeated
 PROBABILITIES, INDICES = "probabilities below 0 or above 1", "indices that do not exist"
 ALL, SECOND = slice(None), slice(1, None)
-#: Functions whose error depends on values and that are composed of operators without an error, and their arguments that
-#: decide it. All others: `fails.py`.
+#: Functions whose error depends on values although their operators raise none, with the arguments that decide it. All
+#: others: `fails.py`.
 FAILING: dict[Any, tuple[str, slice]] = {
     **dict.fromkeys((F.binary_cross_entropy, torch._C._nn.binary_cross_entropy), (PROBABILITIES, slice(2))),
     **dict.fromkeys((torch.bernoulli, T.bernoulli, T.bernoulli_), (PROBABILITIES, SECOND)),
@@ -71,7 +71,7 @@ class Caught:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Context of a call that reads values: any error of it counts."""
+        """Context of a call that reads values: any error of it is recorded."""
         try:
             yield
         except Exception as error:
@@ -117,8 +117,8 @@ class Caught:
 
 
 def refuse_tried(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """ProgramError for a function that fails for some values, if the user's code could catch that: a trace has none.
-    Indices that follow from the data are checked after the trace."""
+    """ProgramError for a function that fails for some values, if the user's code could catch the error: a trace raises
+    none. Indices computed from the data are checked after the trace."""
     _refuse_anomalies(function)
     if function not in FAILING:
         return
@@ -139,7 +139,7 @@ def _refuse_tried(name: str, limits: str, tensors: list[T]) -> None:
 
 
 def detects(mode: bool, check_nan: bool = True) -> None:
-    """`torch.set_anomaly_enabled` in a trace, which detects nothing."""
+    """In place of `torch.set_anomaly_enabled` in a trace: no anomaly is detected."""
     detects.on = mode and check_nan  # type: ignore[attr-defined]
 
 
@@ -154,7 +154,8 @@ def _refuse_anomalies(function: Callable[..., Any]) -> None:
 
 
 class _Validates:
-    """In place of the flag by which a distribution checks the values that it is given."""
+    """In place of the flag by which a distribution checks its arguments: false, but ProgramError if code could catch
+    the error of the check."""
 
     def __bool__(self) -> bool:
         names = sys._getframe(1).f_locals
@@ -177,7 +178,7 @@ def _limited(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def torchs_error(error: Exception, function: Callable[..., Any], arguments: Any) -> Exception:
-    """The error that torch raises for tensors with numbers, since the rules for shapes of a trace raise some of another
+    """The error that torch raises for tensors with numbers. The shape rules of a trace raise some errors of another
     class, which the user's code may catch."""
     unknown = torch.SymInt | torch.SymFloat | torch.SymBool
     if isinstance(error, (VgameError, *undecided())) or any(isinstance(x, unknown) for x in tree_leaves(arguments)):

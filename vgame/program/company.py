@@ -74,8 +74,8 @@ def _company(task: Task, owners: Sequence[Optimizer], optimizers: Sequence[Optim
 
 
 def _owner(task: Task, scheduler: LRScheduler) -> Optimizer:
-    """The task's optimizer that a scheduler belongs to, also by an optimizer that it holds; of those that belong to
-    none, the first, which refuses them."""
+    """The task's optimizer that a scheduler belongs to, directly or through an optimizer that it holds; if none, the
+    first, whose copy raises the error."""
     stepped = getattr(scheduler, "optimizer", None)
     own = [o for o in task.optimizers if o is stepped]
     held = [o for o in task.optimizers if any(each is stepped for each in optimizers_held(o))]

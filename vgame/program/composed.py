@@ -37,7 +37,7 @@ def rrelu(input: T, lower: float = 1 / 8, upper: float = 1 / 3, training: bool =
 
 
 def clamp(input: T, *limits: Any, **others: Any) -> T:
-    """With a tensor and a number as limits, of which torch reads the tensor as a number."""
+    """torch.clamp, also for a tensor and a number as limits, where torch would read the tensor as a number."""
     low, high = _limits(*limits, **others)
     return torch.clamp_max(torch.clamp_min(input, low), high) if _is_mixed(low, high) else torch.clamp(input, low, high)
 
@@ -53,7 +53,7 @@ def _limits(min: Any = None, max: Any = None) -> tuple[Any, Any]:
 
 
 def _is_mixed(*limits: Any) -> bool:
-    """Is one limit a number, and the other a tensor of one without a gradient?"""
+    """Whether one limit is a number, and the other a tensor without dimensions and without a gradient."""
     kinds = [isinstance(x, T) and x.dim() == 0 and not x.requires_grad for x in limits if x is not None]
     return len(kinds) == 2 and kinds.count(True) == 1 and not all(isinstance(x, T) for x in limits)
 
@@ -171,7 +171,7 @@ def corrcoef(x: torch.Tensor) -> torch.Tensor:
 
 
 def here() -> str:
-    """The user's line that runs."""
+    """The user's line that is running."""
     return own_line(traceback.extract_stack(limit=DEEP))
 
 

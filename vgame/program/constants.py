@@ -74,12 +74,12 @@ class Known:
 
 
 CONVERT = torch.ops.aten._to_copy.default
-WIDE = (torch.float64, torch.float16, torch.complex64, torch.complex128, torch.complex32)  # types of no program
+WIDE = (torch.float64, torch.float16, torch.complex64, torch.complex128, torch.complex32)  # types that no program has
 
 
 def fold_wide(module: GraphModule) -> None:
-    """Put values in place of operators that make a constant by way of such types: `torch.from_numpy(a).float()`.
-    Numbers of float64 are kept unrounded, like those of an attribute."""
+    """Replace operators that compute a constant through such types by its value: `torch.from_numpy(a).float()`. Numbers
+    of float64 are kept unrounded, like those of an attribute."""
     if not any(_kind(n) in WIDE and (n.op != "get_attr" or _kind(n) != torch.float64) for n in module.graph.nodes):
         return
     known = Known()

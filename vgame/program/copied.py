@@ -68,7 +68,8 @@ def copied(
 
 
 def objects_copied(optimizer: Optimizer, schedulers: Sequence[LRScheduler], model: nn.Module) -> dict[int, Any]:
-    """The objects, by `id`, that `copied` copies for one optimizer: another one that changes them changes its steps."""
+    """The objects, by `id`, that `copied` copies for one optimizer: another optimizer that changes one of them changes
+    its steps."""
     memo = _copies([optimizer], schedulers, model)[2]
     found = {id(each): each for each in (*memo.get(id(memo), ()), optimizer) if not isinstance(each, FIXED)}
     slots = [value for _, each in _slots_of_all([optimizer], [*parameters(optimizer)]) for value in each.values()]
@@ -103,7 +104,7 @@ def _copies(
 
 
 def _refuse_own_copying(originals: Iterable[Any], memo: Mapping[int, Any], name: str) -> None:
-    """Raise ProgramError if the class of a copied object decides what its copy has, and it is not the same."""
+    """Raise ProgramError if the class of a copied object defines how it is copied, and the copy differs."""
     for kind in {type(each) for each in originals if not _is_same(each, memo)}:
         keys = COPYING[:1] if issubclass(kind, Optimizer | LRScheduler) else COPYING  # these are copied as a whole
         methods = [(key, vars(each).get(key)) for each in kind.__mro__ for key in keys]
@@ -160,8 +161,8 @@ def _refuse_shared_slots(slots_of_all: Iterable[tuple[nn.Parameter, dict[str, to
 
 @contextmanager
 def _whole_copies() -> Iterator[None]:
-    """Context in which `deepcopy` copies all attributes of optimizers and schedulers: their `__getstate__` omits what a
-    file does not keep, such as hooks."""
+    """Context in which `deepcopy` copies all attributes of optimizers and schedulers: their `__getstate__` omits
+    attributes that are not saved to a file, such as hooks."""
     with ExitStack() as stack:
         for kind in (Optimizer, LRScheduler):
             stack.enter_context(patch.object(kind, "__deepcopy__", _whole, create=True))
@@ -175,7 +176,7 @@ def _whole(owner: Any, memo: dict[Any, Any]) -> Any:
 
 
 def _attributes(owner: Any, memo: dict[int, Any]) -> dict[str, Any]:
-    """Copies of the attributes. Without the `step` that torch's schedulers give to their optimizer: it steps the
+    """Copies of the attributes, without the `step` that torch's schedulers set on their optimizer: it steps the
     original."""
     name, own = type(owner).__name__, dict(vars(owner))
     if isinstance(owner, Optimizer):
@@ -235,8 +236,8 @@ class _Zeros(TorchDispatchMode):
 
 
 def clear_gradients(optimizer: Optimizer, with_zeros: bool = True, never: Iterable[nn.Parameter] = ()) -> None:
-    """Call the class's own `zero_grad`, where it has one. ProgramError if a gradient is left; `with_zeros`: a gradient
-    of zeros is as good as none, since every parameter gets one in each step, but for those that `never` do."""
+    """Call the class's own `zero_grad`, if it has one. ProgramError if a gradient is left. `with_zeros`: a gradient of
+    zeros counts as none, since each step gives the parameter a new one; not for those that `never` get one."""
     own = type(optimizer).zero_grad
     if own.__module__.split(".")[0] == "torch":
         return
@@ -272,16 +273,16 @@ class _Untouched(TorchDispatchMode):
 
 
 class _Touched(Exception):
-    """A scheduler does more than change options; the text ends the sentence."""
+    """A scheduler does more than change options; the text completes the sentence of the error."""
 
 
 def fixed(optimizers: Iterable[Optimizer]) -> list[Any]:
-    """What a step must leave as it is: parameters and their flags, by group."""
+    """The parameters of each group and their flags, which a step must not change."""
     return [[[(id(p), p.requires_grad) for p in group["params"]] for group in o.param_groups] for o in optimizers]
 
 
 def tensors_kept(optimizers: Iterable[Optimizer]) -> set[int]:
-    """The tensors in the state, by `id`: another optimizer or a scheduler may drop them only."""
+    """The tensors in the state, by `id`: another optimizer or a scheduler may only drop them."""
     states = [state for o in optimizers for state in o.state.values() if isinstance(state, dict)]
     return {id(t) for state in states for _, t in tensors_in("", state)}
 
@@ -310,8 +311,8 @@ def follow(
     optimizers: Sequence[Optimizer] = (),
     guard: Callable[[Sequence[Optimizer]], Any] = _only_options,
 ) -> None:
-    """Step the schedulers of copied optimizers, after the steps of these. ProgramError if one changes more than options
-    of groups."""
+    """Step the schedulers of copied optimizers, after the optimizers' own steps. ProgramError if one changes more than
+    options of groups."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning that the copy's step is not the one wrapped by the scheduler
         for scheduler in schedulers:

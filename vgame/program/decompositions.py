@@ -168,7 +168,7 @@ class Opened(TorchFunctionMode):
         super().__init__()
         self.printed, self.caught = printed or Printed(), caught or Caught()
         self.known, self.frozen = Known(), tuple(frozen)
-        self._parameters: dict[int, tuple[str, torch.Tensor]] = {}  # by `id`, which this keeps from other tensors
+        self._parameters: dict[int, tuple[str, torch.Tensor]] = {}  # by `id`; kept alive, so the ids stay unique
         self.decided: list[str] = []  # reads of numbers or shapes from unknown values, with their places
         self.backward, self.entered = ExitStack(), 0
 
@@ -195,7 +195,7 @@ class Opened(TorchFunctionMode):
         super().__exit__(*error)
 
     def _within(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The user's code of a backward pass, which torch calls outside of this context."""
+        """The user's code of a backward pass, wrapped to run in this context, since torch calls it outside."""
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -214,14 +214,15 @@ class Opened(TorchFunctionMode):
                 refuse_failing(function, known, graph, sys._getframe(1))
             except Exception as error:
                 if any(isinstance(x, UNKNOWN) for x in tree_leaves((args, given))):
-                    self.caught.errors.append(error)  # of the tracer's number
+                    self.caught.errors.append(error)  # an error of the tracer's number
                 if not isinstance(error, RuntimeError | ValueError):
                     raise
                 raise torchs_error(error, function, (args, given)) from None
             return self._born(found) if function in DECIDING or isinstance(found, torch.SymBool) else found
 
     def _born(self, found: Any) -> Any:
-        """Numbers that are read, with the class of Python's; ProgramError for truth values that may decide."""
+        """The numbers that are read, as objects of Python's classes; ProgramError for a truth value that may decide a
+        branch."""
         frame = sys._getframe(2)
         truths = any(isinstance(leaf, torch.SymBool) for leaf in tree_leaves(found))
         if truths and not asks_class(frame) and self.printed.is_read(frame):
@@ -283,24 +284,25 @@ class Opened(TorchFunctionMode):
             return function(*args, **kwargs)
 
     def _decides(self, read: str) -> None:
-        """Note a read of numbers that are unknown: Python's functions reject them."""
+        """Record a read of unknown numbers, which Python's functions reject."""
         self.decided.append(read)
         self.caught.raised.reads()
 
     def _text(self, frame: FrameType | None, function: Any, tensor: T, spec: str = "") -> str:
-        """The text of an unknown tensor, where it is only printed; for torch itself, as in its errors, as usual."""
+        """The text of an unknown tensor that is only printed; torch's usual text if torch itself reads it, as for its
+        errors."""
         while frame is not None and frame.f_code.co_filename in (__file__, torch._tensor.__file__, OVERRIDES):
             frame = frame.f_back
         if frame is None or frame.f_code.co_filename.startswith(TORCHS):
             return function(tensor, spec) if spec else function(tensor)
         while frame is not None and not calls_loss(frame):
             if frame.f_code.co_filename == logging.__file__ and self.printed.number(frame.f_back) is not None:
-                return "???"  # in a handler of logging, which may be anyone's
+                return "???"  # in a handler of logging, of any library
             frame = frame.f_back
         return self.printed.text(spec)
 
     def _repeated(self, function: Any, input: T, repeats: T | None = None, dim: int | None = None, **other: Any) -> T:
-        """repeat_interleave by a tensor, whose numbers make a shape: they are constant, or refused."""
+        """repeat_interleave by a tensor, whose numbers determine the shape: they must be constant."""
         real = self.known.replaced(input if repeats is None else repeats)
         if real is None:
             self._decides(f"a number of repeats{here()}")
@@ -311,7 +313,7 @@ class Opened(TorchFunctionMode):
         return places if repeats is None else x.index_select(dim or 0, places)
 
     def _of_sparse(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """The dense tensor of a sparse constant, or what is the same for both; ProgramError for all else."""
+        """The dense tensor of a sparse constant, or an attribute that both have; ProgramError for all else."""
         if not isinstance(function, MethodWrapper) and function not in (T.to_dense, T.size, T.dim, T.is_coalesced):
             raise ProgramError(
                 f"the loss or the model computes with a sparse tensor ({function.__name__}{here()}), but a program "
@@ -321,7 +323,8 @@ class Opened(TorchFunctionMode):
             return function(*args, **kwargs)
 
     def _refuse_read(self, function: Any, tensor: torch.Tensor) -> None:
-        """Raise ProgramError if the user's code reads what differs between the steps of a loop, but not of a job."""
+        """Raise ProgramError if the user's code reads a gradient or flag that differs between the steps of a loop, but
+        not between those of a job."""
         if is_library_file(sys._getframe(3).f_code.co_filename):
             return
         name, where = self.name_of(tensor), here()

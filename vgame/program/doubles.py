@@ -1,4 +1,4 @@
-"""float64 that a program needs not: a float32 made float64, only moved, and made float32 again is itself.
+"""float64 that a program does not need: a float32 converted to float64, only moved and converted back is unchanged.
 
 In: a graph of ATen operators. Out: the same graph without such casts; ProgramError for other float64 of the data.
 """
@@ -17,7 +17,7 @@ from vgame.program.constants import ancestors
 from vgame.tasks.given import refused
 
 aten = torch.ops.aten
-#: Operators whose result has numbers of their operands, and zeros, only.
+#: Operators whose results contain only numbers of their operands and fill values.
 MOVES = {
     aten.alias.default, aten.cat.default, aten.clone.default, aten.constant_pad_nd.default, aten.detach.default,
     aten.diagonal.default, aten.expand.default, aten.flip.default, aten.gather.default, aten.index.Tensor,
@@ -56,8 +56,8 @@ def _is_cast(node: Node) -> bool:
 
 
 def _is_computed_with(node: Node, moved: set[Node]) -> bool:
-    """Does a node read another float64 than those that are only moved, or is it read by more than moves and casts to
-    float32?"""
+    """Whether a node reads a float64 that is not only moved, or is read by an operator other than a move or a cast to
+    float32."""
     given = () if node.target is aten._to_copy.default else node.all_input_nodes
     return any(_is_double(n) and n not in moved for n in given) or any(
         user not in moved and (user.target is not aten._to_copy.default or user.meta["val"].dtype != torch.float32)

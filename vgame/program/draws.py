@@ -1,7 +1,7 @@
 """Drawn and given orders of samples: with replacement, weighted, a list of indices, as integer operators of the step.
 
-In: a builder and the number of samples per step. Out: their indices. Words are Philox's (seed, step, operator,
-element)."""
+In: a builder and the number of samples per step. Out: their indices. Random words are Philox's, of (seed, step,
+operator, element)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CELL = 2**31  # values of 31 bits of a word
 
 
 def with_replacement(b: Builder, count: int, population: int) -> Value:
-    """Each sample with equal probability, independent of earlier draws (31 bits modulo the population)."""
+    """Each sample with equal probability, independent of earlier draws (but for the remainder: 31 random bits modulo
+    the population)."""
     return randint(b, 0, population, (count,))
 
 

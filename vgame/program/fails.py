@@ -1,5 +1,5 @@
-"""Operators that fail for some values, in code of the user's that could catch the error: a trace raises none. Known are
-the operators that never fail so; all others count.
+"""Operators that fail for some values, in code of the user's that could catch the error: a trace raises none. The
+operators that never fail are listed; all others count as failing.
 
 In: the nodes that a function of torch adds to the tracer's graph. Out: nothing, or a ProgramError.
 """
@@ -27,7 +27,7 @@ from vgame.program.origins import origin
 aten = torch.ops.aten
 ERRORS = (RuntimeError, ValueError, IndexError, torch.linalg.LinAlgError)
 DATA = ("arg2_", "arg5_")  # placeholders of the batches of both passes
-#: Operators that read or write at integers, which a capture checks where they follow from the data.
+#: Operators that read or write at integer indices. A capture checks the indices that are computed from the data.
 BY_INDEX = re.compile(
     "(_unsafe_)?(masked_)?index(_put|_add|_copy|_fill|_reduce|_select)?|gather|scatter(_add|_reduce)?|put|take|"
     "embedding|_embedding_bag.*|one_hot|nll_loss(2d)?_forward"
@@ -51,7 +51,7 @@ NEVER = re.compile(
 
 
 def refuse_failing(function: Any, known: int, graph: Graph | None, frame: FrameType | None) -> None:
-    """ProgramError if a function that added nodes to a graph of `known` ones fails for some values, and the user's
+    """ProgramError if a function that added nodes to a graph of `known` nodes fails for some values, and the user's
     code could catch the error."""
     added = 0 if graph is None else len(graph.nodes) - known
     if graph is None or added <= 0:
@@ -72,7 +72,7 @@ def failing(name: str, why: str, line: str) -> ProgramError:
 
 
 def _deciding(node: Node) -> tuple[list[Node], bool, str]:
-    """The nodes by whose values an operator can fail; whether a capture checks those that follow from data; why."""
+    """(nodes whose values can make an operator fail, whether a capture checks those computed from data, the cause)."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return [], False, ""
     inputs = node.all_input_nodes
@@ -123,7 +123,7 @@ def node_of(tensor: torch.Tensor) -> Node | None:
 
 
 def follows(nodes: Iterable[Node], graph: Graph, checked: bool) -> bool:
-    """Whether nodes follow from more than constants and, if these are `checked`, the data."""
+    """Whether nodes depend on more than constants, or, if they are `checked`, on more than constants and the data."""
     found = ancestors(nodes)
     given = [n for n in found if n.op == "placeholder" and not (checked and str(n.target).startswith(DATA))]
     if given or any(is_random(n) for n in found):

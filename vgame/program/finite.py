@@ -1,8 +1,8 @@
 """Checks that numbers are finite, `if not math.isfinite(loss.item()): raise ...`. They pass while a step is traced: a
 run ends by itself at the first step whose loss or new weights are not finite. One warning names the lines.
 
-In: a frame of a traced loss that reads a number or a truth value. Out: what it reads if the tensors of the check are
-finite, where only a check reads it (`asked.py`); any other statement would choose another step.
+In: a frame of a traced loss that reads a number or a truth value. Out: the value that it reads if the tensors are
+finite, provided that only a check reads it (`asked.py`); in any other statement the value could change the step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FINITE = tuple(getattr(of, name) for of in (math, np) for name in ("isfinite", "
 NEVER = (aten.isnan.default, aten.isinf.default, aten.isposinf.default, aten.isneginf.default)
 EQUAL = (aten.eq.Tensor, aten.eq.Scalar, operator.eq, aten.le.Tensor, aten.ge.Tensor, operator.le, operator.ge)
 OTHER = (aten.ne.Tensor, aten.ne.Scalar, operator.ne, aten.lt.Tensor, aten.gt.Tensor, operator.lt, operator.gt)
-#: Comparisons of a number with an infinity -> of a finite number by the infinity's sign.
+#: Comparison of a finite number with an infinity -> its result by the sign of the infinity.
 COMPARED = {"eq": {1: False, -1: False}, "ne": {1: True, -1: True}}
 COMPARED |= {name: {1: True, -1: False} for name in ("lt", "le")}
 COMPARED |= {name: {1: False, -1: True} for name in ("gt", "ge")}
@@ -52,7 +52,7 @@ class Checks(Known):
         self.outputs = _outputs()
 
     def answer(self, function: Any, frame: FrameType | None, arguments: Any) -> Any | None:
-        """What a function that decides gives in a check of finite numbers, else None."""
+        """The result of a deciding function in a check of finite numbers, else None."""
         if (real := self.replaced(arguments)) is None:
             truth = function in (torch.Tensor.__bool__, torch.equal, torch.allclose)
             return False if truth and self._only_shows(frame) else None
@@ -66,7 +66,8 @@ class Checks(Known):
             return function(*real[0], **real[1])
 
     def truth(self, number: Any, frame: FrameType | None) -> bool:
-        """Of a truth value that is read; ProgramError where it decides anything but a check of finite numbers."""
+        """The bool of a truth value that is read; ProgramError if it decides anything but a check of finite numbers or
+        what is printed."""
         mode = get_proxy_mode()
         slot = None if mode is None else get_proxy_slot(number, mode.tracer, None)
         found = None
@@ -109,7 +110,7 @@ class Checks(Known):
         )
 
     def _check(self, frame: FrameType | None) -> tuple[FrameType | None, str]:
-        """As `check_around`. None in a loss that replaces the outputs: it may read what is printed."""
+        """As `check_around`. None if the loss has replaced an output: it may read the printed text."""
         return check_around(frame) if _outputs() == self.outputs else (None, FORM)
 
     def _only_shows(self, frame: FrameType | None) -> bool:
@@ -146,7 +147,7 @@ def _outputs() -> tuple[Any, ...]:
 
 
 def _passes(node: Node) -> bool | float | None:
-    """The value of an operator that asks whether numbers are finite, if they are; None for any other."""
+    """The value that an operator which tests for finite numbers has if they are finite; None for any other operator."""
     if node.target in NEVER:
         return False
     if len(node.args) != 2:
@@ -169,7 +170,7 @@ def _name(target: Any) -> str:
 
 
 def _is_asked(frame: FrameType) -> bool:
-    """Is the number that a frame reads an argument of math.isfinite and the like?"""
+    """Whether the number that a frame reads is an argument of math.isfinite or a similar function."""
     begin, stop = place_in(frame)
     names, statement = names_of(frame), around(frame, ast.stmt)[-1]
     calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and holds(n, begin, stop)]

@@ -36,8 +36,8 @@ def asleep_of(task: Task, trained: Iterable[str]) -> Asleep:
 
 
 def continued(task: Task, before: int, earlier: Asleep) -> Task:
-    """The task of a job that continues a run: `frozen`, which counts the job's own steps, counts those `before` too,
-    and has the steps without a gradient in these."""
+    """The task of a job that continues a run: `frozen` counts the job's own steps, so they are shifted by the number
+    `before`; the steps without a gradient in the `earlier` run are added."""
     own = {n for n, p in task.model.named_parameters() if p.requires_grad}
     found = {glob.escape(name): ranges for name, ranges in earlier.items() if name in own}
     for pattern, steps in task.frozen.items():

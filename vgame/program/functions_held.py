@@ -125,8 +125,8 @@ class Reader:
 def _values_of(
     function: FunctionType, given: Sequence[Any], named: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, Any]]:
-    """(path, name, value) of the names of a function: closure, globals, arguments, defaults; without a name what its
-    code reaches otherwise."""
+    """(path, name, value) of the names of a function: closure, globals, arguments, defaults; without a name the values
+    that its code reaches in other ways."""
     code = function.__code__
     count = code.co_argcount
     names, own = code.co_varnames[:count], code.co_varnames[: count + code.co_kwonlyargcount]
@@ -145,8 +145,8 @@ def _values_of(
 
 
 def _code(path: str, value: Any) -> list[tuple[str, Any]]:
-    """(path, function) of the user's classes of an object, and what they hold; the function of a cache, the object of a
-    method of Python's."""
+    """(path, part) of the parts of the user's classes of an object; for a cache its function, for a built-in method its
+    object."""
     if isinstance(value, CACHED):
         return [(path, value.__wrapped__)]
     if isinstance(value, BuiltinMethodType):

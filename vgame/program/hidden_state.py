@@ -1,4 +1,4 @@
-"""Refuse state in the user's objects that a program does not carry from step to step; one sentence for each case.
+"""Refuse state in the user's objects that a program does not carry from step to step; each case has its own error text.
 
 In: a task before it is traced, and its modules before and after the traced call. Out: nothing, or a ProgramError with
 the cause and a remedy.
@@ -159,7 +159,7 @@ def has_plain_step(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _is_used(value: Any) -> bool:
-    """Whether a state is not initial. Initial are counters at 0 and constant tensors."""
+    """Whether a state is not an initial one: a counter at 0, or a tensor of equal numbers."""
     if isinstance(value, torch.Tensor):
         return bool((value != (0 if value.dim() == 0 else value.flatten()[:1])).any())
     return isinstance(value, int | float) and value != 0
@@ -172,8 +172,8 @@ WATCHED = (
 
 
 class Held:
-    """The values reachable from a model and its loss before a forward pass; then `refuse_changes`, and `changed` or
-    `refuse_counts`."""
+    """The values reachable from a model and its loss before a forward pass; call `refuse_changes` after it, and
+    `changed` or `refuse_counts`."""
 
     def __init__(self, model: nn.Module, loss: Any) -> None:
         self.model, self.roots = model, roots_of(model, [loss])
@@ -186,11 +186,11 @@ class Held:
         return _values(self.roots) | values_outside()
 
     def left(self) -> list[str]:
-        """The modules whose mode has changed."""
+        """The names of the modules whose mode has changed."""
         return [name for name, mode in _modes(self.model).items() if self.modes.get(name, mode) != mode]
 
     def replaced(self) -> list[str]:
-        """The modules that are others now, or have other hooks."""
+        """The names of the modules that were replaced, or have other hooks."""
         return [name for name, module in _modules(self.model).items() if self.modules.get(name) != module]
 
     def changed_since(self, before: Mapping[str, Any]) -> list[str]:
@@ -202,7 +202,7 @@ class Held:
         return differing(_values(self.roots), self.values) or differing(values_outside(), self.outside)
 
     def placed(self, paths: list[str]) -> list[str]:
-        """The paths, those of attributes of a loss that is an object with its first line."""
+        """The paths; those of attributes of a loss object with the file and the line where its call is defined."""
         loss = self.roots[-1][1]
         call = getattr(type(loss), "forward" if isinstance(loss, nn.Module) else "__call__", None)
         code = getattr(call, "__code__", None)
@@ -234,8 +234,8 @@ class Held:
             )
 
     def refuse_counts(self, after: Mapping[str, Any], backward: Sequence[str] = ()) -> None:
-        """Raise ProgramError if this pass, which is not the first, changed the structure of the modules' attributes, to
-        another than `after` the first. `backward`: those that the backward pass of the first changed."""
+        """Raise ProgramError if this pass, a later one, gave an attribute a value of a kind that it had neither before
+        this pass nor `after` the first. `backward`: names that the backward pass of the first changed."""
         now, before = self.now(), self.values | self.outside
         was = lambda path: (_kind(before.get(path)), _kind(after.get(path)))  # noqa: E731
         if counted := [path for path in self.changed() if _kind(now.get(path)) not in was(path)]:
@@ -278,8 +278,8 @@ def _values(roots: Roots) -> dict[str, Any]:
 
 
 def values_outside() -> dict[str, Any]:
-    """Numbers and strings of the user's modules, and the variables of the process, which code can also read and write
-    by a text: getattr(module, "count"), sys.modules, os.environ."""
+    """Numbers and strings of the user's modules, and the environment variables. Code can reach both by name:
+    getattr(module, "count"), sys.modules, os.environ."""
     modules = [_held(m) for m in list(sys.modules.values())]
     found = {
         f"{name} (of the module {held.get('__name__')})": v
@@ -291,7 +291,7 @@ def values_outside() -> dict[str, Any]:
 
 
 def _held(module: Any) -> Mapping[str, Any]:
-    """A module's attributes, without its own code (a LazyLoader's would run)."""
+    """A module's attributes, read without running code of the module (such as a LazyLoader's)."""
     try:
         return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
     except AttributeError:

@@ -23,7 +23,7 @@ from vgame.program.origins import line_of_node, place_of
 from vgame.tasks.task import Task
 
 aten = torch.ops.aten
-MOST_BATCHES = 2**8  # about the most batches that are checked of data in files
+MOST_BATCHES = 2**8  # of data in files, about as many are checked at most
 Use = tuple[Node, Node, range]  # (node, index, valid range)
 BY_DIMENSION = (aten.gather, aten.index_select, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.index_add)
 
@@ -55,8 +55,8 @@ def check_indices(captured: Captured, task: Task) -> None:
 
 
 def _batches(task: Task) -> Iterator[torch.Tensor]:
-    """All samples, batch by batch; of data in files with more batches, evenly spaced ones and those with the least and
-    the greatest numbers."""
+    """All samples, batch by batch; of data in files with more than MOST_BATCHES, evenly spaced batches and those with
+    the least and the greatest numbers."""
     sources = [(tensor, source) for tensor in task.data.values() if (source := source_of(tensor))]
     starts = range(0, task.population, task.batch)
     if sources and len(starts) > MOST_BATCHES:

@@ -1,5 +1,5 @@
-"""Parts of objects beside those of `vgame.tasks.reach`, which a forward pass changes in no way that is compared: a loss
-may reach by them what an optimizer changes.
+"""Parts of objects in addition to those of `vgame.tasks.reach`. Their changes by a forward pass are not compared, but a
+loss may reach through them a value that an optimizer changes.
 
 In: a value. Out: attributes of tensors, parts of large containers and of arrays of objects, objects behind weak
 references, and what objects of Python and of libraries hold (a view of a dictionary, a logger).
@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from vgame.tasks.reach import CONTAINERS, MOST_PARTS, is_own_class
 
 PLAIN = (int, float, complex, str, bytes, type(None))
-#: What holds all of a module, or is opened elsewhere.
+#: Types that hold all of a module, or whose parts are read elsewhere.
 CLOSED = (type, ModuleType, FunctionType, BuiltinMethodType, nn.Module, Optimizer, LRScheduler)
 CLOSED += (GeneratorType, CoroutineType, FrameType, TracebackType, BaseException)
 

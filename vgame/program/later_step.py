@@ -1,7 +1,7 @@
 """Show the optimizers and schedulers of a task as at a later step, so that a loss that reads them is refused.
 
-In: a task. Out: a context in which their numbers are others than in the first step, and cannot be compared or computed
-with; afterwards they are as before. To print them is allowed.
+In: a task. Out: a context in which their numbers differ from those of the first step and cannot be compared or computed
+with; its end restores them. Printing them is allowed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTS = ("last_epoch", "_step_count", "T_cur", "T_i")  # of torch's schedulers
 
 
 def options(task: Task) -> list[tuple[int, str, Any]]:
-    """What the groups of the optimizers hold: each parameter, and each option."""
+    """The parameters and the options of the optimizers' groups."""
     groups = [group for optimizer in task.optimizers for group in optimizer.param_groups]
     lists = [(n, key, [*v] if key == "params" else [v]) for n, group in enumerate(groups) for key, v in group.items()]
     return [(n, key, part) for n, key, parts in lists for part in parts]
@@ -50,10 +50,10 @@ def refuse_other_options(task: Task, before: Sequence[tuple[int, str, Any]]) -> 
 
 
 def later_step(task: Task, traps: bool = False) -> list[Change]:
-    """The changes of a step and of the schedulers after it; numbers that another step may change, too. `traps`: none of
-    those of a step may be read."""
+    """The changes of a step and of the schedulers after it; also of numbers that a further step may change. `traps`:
+    the values that a step changes may not be read."""
     found, shared = list[Change](), Shared(task, everything=True)
-    with suppress(Exception):  # its cause is named when the optimizer is played
+    with suppress(Exception):  # the error is raised when the optimizer is played
         for company in companies_of(task):
             _step(shared, company)
     for optimizer in task.optimizers:
@@ -101,7 +101,7 @@ def _step(shared: Shared, company: Company) -> None:
 
 
 def _other(value: Any, what: str) -> Any:
-    """Another flag or text; a stand-in of a number or tensor. Other values as they are."""
+    """A different flag or text; a stand-in of a number or tensor; other values unchanged."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, torch.Tensor):

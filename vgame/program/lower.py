@@ -326,7 +326,8 @@ class _Lowering:
         return self.b.tensor(Ref(RefClass.SCALAR, self._column(name, column, exact)), (), torch.float32)
 
     def _column(self, name: str, column: np.ndarray, exact: Callable[[int], float]) -> int:
-        """A column of equal words serves again if the numbers are equal too, in some of the steps."""
+        """The number of the scalar's column. A column of equal words is used again if the exact numbers are equal too,
+        in some steps."""
         some = {min(1 << k, self.steps) for k in range(25)}
         for i, (known, its) in enumerate(zip(self.scalar_columns, self.notes.scalars, strict=True)):
             if (known.view(np.uint32) == column.view(np.uint32)).all() and all(its(t) == exact(t) for t in some):

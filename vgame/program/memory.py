@@ -18,8 +18,8 @@ Named = tuple[str, Any]
 
 
 def span(value: Any) -> tuple[int, int] | None:
-    """The addresses of the first byte of a tensor, an array or a buffer, and of the byte after its last; None for one
-    without memory of its own, and for other values."""
+    """The addresses of the first byte of a tensor, an array or a buffer, and of the byte after its last; None if it has
+    no strided memory on the CPU, and for other values."""
     if isinstance(value, torch.Tensor):
         traced = isinstance(value, FakeTensor)
         if traced or value.layout is not torch.strided or value.device.type != "cpu" or not value.numel():
@@ -46,7 +46,7 @@ def root_of(array: np.ndarray) -> int:
 
 
 def sharing(values: Iterable[Named]) -> Iterator[tuple[Named, Named]]:
-    """Values that share memory with one before them."""
+    """Pairs of values that share memory: each value with the one before it, by address, that reaches farthest."""
     spans = ((span(value), name, value) for name, value in values)
     found = sorted(((*place, name, value) for place, name, value in spans if place), key=lambda each: each[:3])
     reach, last = 0, ("", None)

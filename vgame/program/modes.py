@@ -1,6 +1,6 @@
-"""Rounding modes: what each one changes beside the arithmetic.
+"""Rounding modes, and the properties of each besides its arithmetic.
 
-INVARIANT: this table alone says in which mode a run has a log (vgame/logged).
+INVARIANT: this table alone determines in which mode a run has a log (vgame/logged).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A rounding mode, as the other rooms treat it. Gas: upper bounds for a call of a dispute."""
+    """The properties of a rounding mode. Gas: upper bounds for a call of a dispute."""
 
     keeps_log: bool = False
     bfloat16: bool = True  # outputs may be bfloat16
@@ -21,8 +21,8 @@ class Mode:
     term_gas: int = 330  # of `prove`, more for each term beyond LEAF_TERMS, for products, the most expensive case
 
 
-#: By name, in the order of their numbers in an order; mode `logged` is ordered by its bits. The contract takes 0 and 26
-#: to 32.
+#: By name; the position is the mode's number in the contract's JobSpec, except that mode `logged` is given by its bits.
+#: The contract takes 0 and 26 to 32.
 MODES = {
     "correct": Mode(),
     "nearest": Mode(),

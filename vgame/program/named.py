@@ -28,7 +28,7 @@ ABSENT = object()
 HIDDEN = ("CACHE", "EXTENDED_ARG", "NOP")
 LOADS = {*dis.haslocal, *dis.hasfree, *(dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME"))}
 LOADS |= {code for name, code in dis.opmap.items() if name.startswith("LOAD_FROM_DICT")}
-#: Names by which code reaches what it does not name.
+#: Names through which code reaches values that it does not name.
 OPENS = {"__closure__", "__dict__", "__func__", "__globals__", "__self__", "__wrapped__", "f_locals", "gi_frame"}
 OPENS |= READS_ALL | {"globals"}
 #: Attributes of every module, such as its mode.
@@ -84,8 +84,8 @@ def _names_of(code: CodeType) -> frozenset[str]:
 
 
 def part_at(value: Any, path: Names) -> tuple[Any, Names]:
-    """The first attribute of a path, and what is read of it: a method that is called for a property, ABSENT if there is
-    none. LookupError where code of an unknown kind could decide what it is."""
+    """(value of the first attribute of a path, path read from it): for a property a method that is called, ABSENT if
+    there is no such attribute. LookupError if code of an unknown kind could decide the value."""
     name, *rest = path
     if isinstance(value, ModuleType):
         return (vars(value).get(name, ABSENT), tuple(rest)) if is_own_module(value) else (None, WHOLE)
@@ -107,7 +107,7 @@ def part_at(value: Any, path: Names) -> tuple[Any, Names]:
 
 
 def _held(value: Any, name: str, own: Any) -> Any:
-    """An attribute of an object, whose class has `own` of this name."""
+    """An attribute of an object; `own`: the attribute of this name in its class."""
     if isinstance(own, MemberDescriptorType):
         return _in_slot(own, value)
     if own is not ABSENT and (hasattr(type(own), "__set__") or hasattr(type(own), "__delete__")):
@@ -121,7 +121,7 @@ def _held(value: Any, name: str, own: Any) -> Any:
 
 
 def _bound(own: Any, kind: type, value: Any) -> Any:
-    """What a class has, as an attribute of the class or of a value."""
+    """An entry of a class, bound to the class or to an object."""
     if isinstance(own, staticmethod):
         return own.__func__
     if isinstance(own, classmethod) and isinstance(own.__func__, FunctionType):

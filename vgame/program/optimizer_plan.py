@@ -38,7 +38,7 @@ Plan = ByRule | Mapping[Key, Played]
 
 
 class Plans:
-    """The plans of a task's optimizers, each made when it is asked for."""
+    """The plans of a task's optimizers, each made at its first use."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Plans:
         listener: NullProgress = NULL_PROGRESS,
         shared: Shared | None = None,
     ) -> None:
-        """`trained`: for each optimizer the names of the parameters with a gradient at its step. `shared` notes what
-        the optimizers change of the loss's objects."""
+        """`trained`: for each optimizer the names of the parameters with a gradient at its step. `shared` records the
+        changes that the optimizers make to objects of the loss."""
         self.task, self.schedule, self.steps, self.listener, self.shared = task, schedule, steps, listener, shared
         ids = {name: id(p) for name, p in task.model.named_parameters()}
         pairs = zip(task.optimizers, trained, strict=True)
@@ -78,7 +78,7 @@ class Plans:
         return companies_of(self.task)
 
     def _rates_of_rule(self, company: Company) -> list[RateAt] | None:
-        """The rates of the groups; None if other numbers change too, or some parameter sleeps."""
+        """The rates of the groups; None if other numbers change too, or a parameter has no gradient in some steps."""
         (optimizer,) = company.optimizers
         if any(id(p) in self.asleep for group in optimizer.param_groups for p in group["params"]):
             return None
@@ -101,7 +101,7 @@ class Plans:
 
 
 def _rates_alone(company: Company, steps: int, shared: Shared | None) -> list[list[float]] | None:
-    """The learning rates of each group; None if the schedulers change more than them, or read more than options."""
+    """The learning rates of each group; None if the schedulers change other options, or read more than options."""
     rates: list[list[float]] = [[] for _ in company.optimizers[0].param_groups]
     first = None
     for groups in scheduled(company, steps, shared):
@@ -118,8 +118,8 @@ def _others(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scheduled_rates(task: Task, optimizer: Optimizer, schedule: Schedule | None, steps: int) -> list[RateAt]:
-    """The job's schedule, scaled by each group's rate over the first's of all; without one the optimizer's own rates
-    throughout."""
+    """The job's schedule, scaled by each group's rate over that of the first group of all; without a schedule the
+    optimizer's own rates in all steps."""
     groups = optimizer.param_groups
     for group in (*groups, task.optimizers[0].param_groups[0]):
         if schedule is not None and "lr" not in group:

@@ -189,7 +189,7 @@ class _Replay:
         return torch.where(indices[0], values, x)
 
     def _real(self, argument: Any, value: Any) -> Any:
-        """A number that is a float as a float."""
+        """The value, as a float if the optimizer computed with a float."""
         return float(value) if isinstance(argument, Number) and argument.real and type(value) is int else value
 
     def _value(self, argument: Any) -> Any:
@@ -217,7 +217,7 @@ def _of_type(number: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _type(dtype: torch.dtype) -> torch.dtype:
-    """The type here: every type but integers becomes binary32."""
+    """The type in the program: binary32 for every floating-point type, others unchanged."""
     return torch.float32 if dtype.is_floating_point else dtype
 
 

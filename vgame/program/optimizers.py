@@ -231,7 +231,7 @@ def has_rule(optimizer: torch.optim.Optimizer) -> bool:
     methods = {name for name in own - HARMLESS if callable(getattr(base, name, None))}
     step = _unwrapped(type(optimizer).step)
     files = {getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in base.__mro__}
-    plain = step is _unwrapped(base.step) and step.__code__.co_filename in files  # not put into torch's class
+    plain = step is _unwrapped(base.step) and step.__code__.co_filename in files  # not patched into torch's class
     if not plain or methods - {"__module__", "__doc__", "__getstate__", "__setstate__"}:
         return False
     return not any(group.get(key) for group in optimizer.param_groups for key in ("maximize", "amsgrad"))

@@ -50,8 +50,8 @@ def returns_of(node: torch.fx.Node) -> list[Any]:
 
 @contextmanager
 def labelled_modules(model: nn.Module) -> Iterator[None]:
-    """Context in which every traced node carries the name of the innermost running module. Its hooks are those of all
-    modules, since the user's code may look at the hooks of a module."""
+    """Context in which every traced node carries the name of the innermost running module. It uses torch's global hooks
+    of modules, because the user's code may read the hooks of a module."""
     names = {id(module): name for name, module in model.named_modules()}
     stack: list[str] = []
     ranges: list[tuple[int, int, str]] = []

@@ -57,15 +57,15 @@ class Step:
     def __init__(
         self, task: Task, number: int, own: set[int], alone: bool = False, later: Sequence[Change] = ()
     ) -> None:
-        """`own`: the parameters that the loss may train, by `id`. `alone`: its second pass follows at once. `later`:
-        what it finds changed."""
+        """`own`: the parameters that the loss may train, by `id`. `alone`: its second pass follows the first at once.
+        `later`: the changes that the second pass finds."""
         self.task, self.number, self.alone, self.printed, self.caught = task, number, alone, Printed(), Caught()
         parameters = dict(task.model.named_parameters())
         self.trains = {name: p.requires_grad for name, p in parameters.items()}  # before the next pass
         self.own = [name for name, p in parameters.items() if id(p) in own]
         self.trained = tuple(name for name in self.own if self.trains[name])
         self.frozen = [name for name in self.own if not self.trains[name]]
-        self.turns: dict[str, list[str]] = {}  # what the passes between two of this loss have changed, by loss
+        self.turns: dict[str, list[str]] = {}  # names that the passes before the second one have changed, by loss
         self.switched: dict[str, str] = {}  # parameters whose requires_grad is set, with the user's line
         self.changed: list[str] = []  # attributes that the first forward pass changed
         self.left: list[str] = []  # modules whose mode it changed
@@ -97,7 +97,7 @@ class Step:
                 return first, self._pass(self.number, False, *inputs[3:6])
 
     def _others(self, numbers: Iterable[int], *inputs: Mapping[str, torch.Tensor]) -> None:
-        """Passes that no result depends on: of these losses, in other turns."""
+        """Run passes of these losses, in other turns; no result depends on them."""
         graph, lines = get_proxy_mode().tracer.graph, dict(self.printed.lines)
         for number in numbers:
             known = len(graph.nodes)
@@ -166,7 +166,7 @@ class Step:
         return loss, gradients if first is not None else [], list(buffers.values())
 
     def _note_backward(self, changed: list[str], ahead: list[str]) -> None:
-        """`ahead`: what the forward pass changed, which a checkpoint's part changes again."""
+        """`ahead`: names that the forward pass changed; a recomputed checkpoint changes them again."""
         self.backward += changed
         alone = [name for name in changed if name not in ahead]
         if alone and len(self.task.losses) > 1:  # backward passes of other turns are not traced
@@ -179,7 +179,7 @@ class Step:
 
         def note(frame: FrameType, event: str, _: Any) -> None:
             file = frame.f_code.co_filename
-            if file == "<string>":  # as the methods of a dataclass or a named tuple
+            if file == "<string>":  # such as the methods of a dataclass or a named tuple
                 name = str(frame.f_globals.get("__name__"))
                 file = frame.f_globals.get("__file__") or (__file__ if name.startswith("namedtuple_") else file)
             if file not in known:
@@ -248,7 +248,8 @@ class Step:
 
 
 def _note_line(step: Step, _: torch.Tensor) -> None:
-    """Hook of a leaf. It does not hold the step: no collector sees what tensors hold by their hooks."""
+    """Hook of a leaf. It holds the step by a weak proxy: the garbage collector does not see references in hooks of
+    tensors."""
     step.inner = own_line(traceback.extract_stack(limit=DEEP)) or " in the forward pass"
 
 
@@ -290,7 +291,8 @@ def _gradients_kept(batches: int) -> Iterator[None]:
 
 @contextmanager
 def _failures_refused() -> Iterator[None]:
-    """Context of the second pass, in which no code is made for the values of optimizer and schedulers."""
+    """Context of the second pass: its failures become a ProgramError, because optimizer and schedulers have stand-ins
+    as values."""
     try:
         yield
     except (VgameError, *undecided()):

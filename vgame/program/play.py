@@ -62,8 +62,8 @@ def play(
     shared: Shared | None = None,
 ) -> list[dict[Key, Played]]:
     """For each optimizer the records by (group, place in it) of its parameters whose `id` is in its `trained`. Its
-    `rates` are set before each step; schedulers step after all optimizers, as in torch's own loop. `asleep`: by `id`
-    the steps without a gradient. `shared` notes what the steps change of the loss's objects."""
+    `rates` are set before each step; schedulers step after all optimizers, as in an ordinary loop. `asleep`: by `id`
+    the steps without a gradient. `shared` records the changes that the steps make to objects of the loss."""
     with unchanged_outside(company.owners, company.model) as read, Caught().refused():
         copies, followers = company.copied()
         shared = shared or Shared()
@@ -88,8 +88,8 @@ def play(
 
 
 def scheduled(company: Company, steps: int, shared: Shared | None = None) -> Iterator[list[dict[str, Any]]]:
-    """The options of every group of an optimizer alone at each step, as its schedulers set them; the optimizer does not
-    step, so the options end where a scheduler reads or changes more than options."""
+    """The options of every group of a company's only optimizer at each step, as its schedulers set them. The optimizer
+    does not step, so the iteration ends where a scheduler reads or changes more than options."""
     with unchanged_outside(company.owners, company.model) as read:
         (copy,), followers = company.copied()
         shared = shared or Shared()
@@ -234,7 +234,7 @@ class _Stage:
 
 @contextmanager
 def _described(name: str) -> Iterator[None]:
-    """Context that turns an optimizer's failure on tensors without data into one sentence."""
+    """Context that turns an optimizer's failure on tensors without data into a ProgramError."""
     try:
         yield
     except ProgramError:

@@ -35,7 +35,7 @@ from vgame.program.traps import SHOWING, Changing
 from vgame.system.installed import VGAME, is_installed, is_of_python
 
 REAL = (torch.SymFloat, torch.SymInt)
-#: Attributes of Python's numbers that are not asked of an unknown one.
+#: Attributes of Python's numbers for which an unknown number gets no refusing method.
 SILENT = {"__getformat__", "__getnewargs__", "from_bytes", "fromhex"}
 
 
@@ -54,14 +54,14 @@ class Printed:
         return _unknown(spec)
 
     def of_changing(self, name: str, spec: str = "") -> Any:
-        """What shows a value that changes from step to step, by one of its methods; None where it is not only
-        printed."""
+        """The stand-in of a value that changes from step to step, as the result of one of its methods; None if it is
+        not only printed."""
         if not self._notes(sys._getframe(1)):
             return None
         return {"__float__": math.nan, "__int__": 0}.get(name, _unknown(spec))
 
     def number(self, frame: FrameType, integer: bool = False) -> float | int | None:
-        """What stands for a number that the code of a frame only prints or checks, else None."""
+        """The stand-in of a number that the code of a frame only prints or checks, else None."""
         if not self._notes(frame):
             number = self.checks.number(frame)
             return 0 if integer and number is not None else number
@@ -70,18 +70,19 @@ class Printed:
         return 0 if integer else math.nan
 
     def truth(self, number: Any, frame: FrameType) -> bool:
-        """Of a truth value by which `max` or `min` chooses a number that is only printed, or that a check asks."""
+        """The bool of a truth value by which `max` or `min` chooses a number that is only printed, or which a check
+        reads."""
         if chooses(frame) and self._notes(frame, compares=True):
             return False
         return self.checks.truth(number, frame)
 
     def is_read(self, frame: FrameType, compares: bool = False) -> bool:
-        """Does the user's code read what torch has computed, in a statement that does not only print? `compares`: the
-        statement may compare it before."""
+        """Whether the user's code reads a value that torch has computed, in a statement that does not only print.
+        `compares`: the statement may first compare it."""
         return not is_torchs(frame) and not self._notes(frame, compares)
 
     def _notes(self, frame: FrameType | None, compares: bool = False) -> bool:
-        """Does the user's statement that runs only print? Then its line is noted."""
+        """Whether the user's statement that runs only prints; if so, its line is recorded."""
         if (sys.stdout, sys.stderr) != self.streams:  # a loss that replaces them may read the text
             return False
         while frame is not None and not calls_loss(frame):
@@ -89,7 +90,7 @@ class Printed:
             if not is_library_file(file) and prints(frame, compares):
                 self.lines[f"{Path(file).name} line {frame.f_lineno}"] = None
                 return True
-            inside = is_library_file(file) or is_installed(file) or is_of_logging(frame)  # as rich, or a handler
+            inside = is_library_file(file) or is_installed(file) or is_of_logging(frame)  # such as rich, or a handler
             frame = frame.f_back if inside else None
         return False
 
@@ -104,7 +105,7 @@ class Printed:
             yield
 
     def _methods(self) -> Iterator[tuple[type, str, Any]]:
-        """The methods of unknown numbers that Python's own numbers answer."""
+        """(class, name, replacement) of the methods of unknown numbers that are replaced."""
         yield torch.SymBool, "__bool__", _truth(self, torch.SymBool.__bool__)
         yield torch.SymBool, "__eq__", _equals(torch.SymBool.__eq__)
         yield torch.SymFloat, "hex", _hex(self)
@@ -150,7 +151,7 @@ def _unknown(spec: str) -> str:
 
 
 def is_torchs(frame: FrameType | None) -> bool:
-    """Does torch itself, or vgame on its behalf, run here, apart from the methods of its numbers?"""
+    """Whether a frame runs code of torch or vgame, apart from the methods of unknown numbers."""
     while frame is not None and frame.f_code.co_filename in ARITHMETIC:
         frame = frame.f_back
     return frame is None or frame.f_code.co_filename.startswith((*TORCHS, *VGAME))
@@ -180,11 +181,12 @@ def _of_changing(printed: Printed, name: str, refusing: Callable[[Any], Any]) ->
 
 
 def _asked(name: str, original: Callable[..., Any] | None = None) -> Any:
-    """A method or an attribute of Python's numbers that fails for an unknown number in another way."""
+    """A method or an attribute of Python's numbers that an unknown number lacks or has otherwise: refused in the user's
+    code."""
 
     def asked(self: Any, *others: Any) -> Any:
         frame = sys._getframe(1)
-        while frame is not None and is_of_python(frame.f_code.co_filename):  # as copy and pickle
+        while frame is not None and is_of_python(frame.f_code.co_filename):  # such as copy and pickle
             frame = frame.f_back  # type: ignore[assignment]
         if not is_torchs(frame):
             raise decides_by_values(f"{name} of a number{line_above(frame)}")
@@ -225,7 +227,7 @@ def _truth(printed: Printed, original: Callable[[Any], bool]) -> Callable[[Any],
 
 
 def _equals(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """An unknown truth value beside a number: torch would compare them by identity."""
+    """An unknown truth value compared with a number: torch would compare them by identity."""
 
     def equals(self: Any, other: Any) -> Any:
         plain = isinstance(other, int | float) and not isinstance(other, bool)
@@ -235,7 +237,8 @@ def _equals(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _array(printed: Printed) -> Callable[..., np.ndarray]:
-    """An unknown number for a function of NumPy: what stands for it, else an object, as without this method."""
+    """An unknown number as an array of NumPy: its stand-in if it has one, else an array of objects, as without this
+    method."""
 
     def array(self: Any, *_: Any, **__: Any) -> np.ndarray:
         made = np.empty((), object)
@@ -247,7 +250,7 @@ def _array(printed: Printed) -> Callable[..., np.ndarray]:
 
 
 def _shown(printed: Printed, original: Callable[[Any], str]) -> Callable[[Any], str]:
-    """The text of an unknown number: for torch its name, for the user's code as in a format."""
+    """The text of an unknown number: for a library its symbolic name, for the user's code as in `format`."""
 
     def show(self: Any) -> str:
         return original(self) if is_library_file(sys._getframe(1).f_code.co_filename) else printed.text("")

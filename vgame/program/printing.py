@@ -35,7 +35,7 @@ DECIDE = ast.Call | ast.Lambda | ast.Compare | ast.IfExp | ast.BoolOp | ast.Yiel
 CHOICES = {"max", "min"}
 PLAIN = {"abs", "float", "format", "int", "repr", "round", "str"} | CHOICES
 CURVES = (math.exp, math.expm1, math.log, math.log1p, math.log2, math.log10, math.sqrt)
-READS_ALL = {"locals", "vars", "eval", "exec", "_getframe", "currentframe"}  # functions that read names by texts
+READS_ALL = {"locals", "vars", "eval", "exec", "_getframe", "currentframe"}  # functions that read names given as texts
 
 
 def refuse_tried_numbers(what: str, kinds: Kinds, frame: FrameType) -> None:
@@ -50,7 +50,7 @@ def refuse_tried_numbers(what: str, kinds: Kinds, frame: FrameType) -> None:
 
 def prints(frame: FrameType, compares: bool = False) -> bool:
     """Whether the statement that a frame runs only prints the number that it reads, or gives its text to a local name
-    which is only printed. `compares`: it may compare the number before."""
+    which is only printed. `compares`: it may first compare the number."""
     begin, stop = place_in(frame)
     around = [n for n in nodes_of(frame.f_code.co_filename) if begin_of(n) <= begin < end_of(n)]
     statements = [n for n in around if isinstance(n, ast.stmt)]
@@ -71,7 +71,7 @@ def prints(frame: FrameType, compares: bool = False) -> bool:
 
 
 def chooses(frame: FrameType) -> bool:
-    """Whether a frame runs a call of `max` or `min`, which compares numbers by no function of the user's."""
+    """Whether a frame runs a call of Python's `max` or `min` without a key function."""
     statements, names = around(frame, ast.stmt), names_of(frame)
     calls = [n for each in statements[-1:] for n in ast.walk(each) if isinstance(n, ast.Call) and not n.keywords]
     return any(
@@ -128,8 +128,8 @@ def reads_of(node: ast.AST, name: str) -> Iterator[ast.AST]:
 
 
 def is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType, compares: bool = False) -> bool:
-    """Whether a statement is a call that prints, also under a condition, and what is read at this place goes through
-    texts and numbers only: to no other function, name, condition or file."""
+    """Whether a statement is a call that prints, also under a condition, and the value read at this place enters texts
+    and numbers only, and no other function, name, condition or file."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.BoolOp):
         call = call.values[-1]
@@ -145,8 +145,8 @@ def is_printed(statement: ast.AST, begin: Place, stop: Place, frame: FrameType, 
 def _passes(
     value: ast.expr, begin: Place, stop: Place, frame: FrameType, prints: bool = False, compares: bool = False
 ) -> bool:
-    """Whether what is read at a place reaches the value as text or number only, with `compares` also as a truth value.
-    `prints`: of a call that prints, its arguments."""
+    """Whether the value read at a place enters the expression as text or number only, with `compares` also as a truth
+    value. `prints`: the expression is a call that prints, of which the arguments are examined."""
     inner = [n for n in ast.walk(value) if n is not value or not prints]
     around = [n for n in inner if isinstance(n, DECIDE) and holds(n, begin, stop)]
     around = [n for n in around if not (compares and isinstance(n, ast.Compare))]
@@ -157,7 +157,7 @@ def _passes(
 
 
 def _keys(node: ast.AST) -> list[ast.expr]:
-    """Parts that choose what an object of the user's does: an index, a format."""
+    """Parts of an expression on which a method of the user's could act: an index, a format."""
     if isinstance(node, ast.Subscript):
         return [node.slice]
     spec = node.format_spec if isinstance(node, ast.FormattedValue) else None

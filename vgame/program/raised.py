@@ -1,8 +1,8 @@
-"""Errors that a trace alone raises: code without a call that vgame could refuse (`json.dumps(n)`, `timedelta(days=n)`)
-rejects an unknown number, or one that changes from step to step, since it is none of Python's.
+"""Errors that only a trace raises: code without a call that vgame could refuse (`json.dumps(n)`, `timedelta(days=n)`)
+rejects an unknown number, or one that changes from step to step, because its class is not Python's.
 
-In: a list of errors. Out: a context, or a time that begins where a number is read, in which the list gets the errors
-that pass through the user's code. `caught.py` refuses those that this code has caught.
+In: a list of errors. Out: a context, or a period that begins at the read of a number, in which the errors that pass
+through the user's code are added to the list. `caught.py` refuses those that this code has caught.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from vgame.errors import VgameError
 from vgame.program.hidden_state import calls_loss, is_library_file
 from vgame.system.installed import is_installed
 
-#: Errors that no class of a number causes. Those of torch's functions are in `fails.py`, those of a missing method or
-#: key are refused where it is asked.
+#: Errors that the class of a number cannot cause. Errors of torch's functions are in `fails.py`; a missing method or
+#: key is refused where it is read.
 OTHER = (AttributeError, ImportError, LookupError, OSError, StopAsyncIteration, StopIteration, Warning, VgameError)
 Key = tuple[str, int, type]  # file, line, class
 
 
 class Raised:
-    """Notes errors of this thread's code, while this is needed: Python is slow then."""
+    """Records errors of this thread's code, only while this is needed, because it slows Python down."""
 
     def __init__(self, errors: list[Exception]) -> None:
         self.errors, self.on, self.before = errors, False, sys.gettrace()
@@ -34,8 +34,8 @@ class Raised:
 
     @contextmanager
     def usually(self, changes: bool) -> Iterator[None]:
-        """Context of passes without numbers that change. `changes`: a later pass reaches some; its errors are noted
-        that these do not have."""
+        """Context of passes without numbers that change. `changes`: a later pass reaches such numbers; of its errors,
+        those that these passes do not have are recorded."""
         self.is_usual, self.changes = True, changes
         yield
         self.is_usual = False
@@ -55,7 +55,7 @@ class Raised:
             self.end()
 
     def begin(self, frame: FrameType | None = None) -> None:
-        """`frame`: the user's, which runs already."""
+        """`frame`: a frame of the user's that is already running."""
         if self.on or not (self.changes or self.read):
             return
         self.on, self.before = True, sys.gettrace()

@@ -37,7 +37,7 @@ FILLS = {
     "new_full": lambda args, kwargs: float(args[2]),
 }
 
-#: Whether a tensor is made of the size of another one, so that it is no counter.
+#: Whether a tensor is made with the size of another one, so that it is not a counter.
 OF_TENSOR: ContextVar[bool] = ContextVar("of_tensor", default=False)
 
 Label = tuple[Any, ...]  # ("p",), ("g",), ("slot", key), ("fill", number, shape, type, given, n) or ("out", n, k)
@@ -46,7 +46,7 @@ Key = tuple[int, int]  # group, place in it
 
 @dataclass(frozen=True)
 class Number:
-    """The place of the n-th number of a step; `kind`: its type where the operator reads a tensor, and no number;
+    """The place of the n-th number of a step; `kind`: its type if the operator reads a tensor instead of a number;
     `real`: whether it is a float, in the first step."""
 
     n: int

@@ -1,4 +1,4 @@
-"""The errors of a capture, each in a sentence."""
+"""The errors of a capture and their messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STORES = (
     "the loss stores numbers or tensors{}, which are unknown while it is captured; leave it out: vgame.train(..., "
     "metrics=, callbacks=) gets losses and weights"
 )
-#: Part of torch's or Python's message -> the whole sentence, with the user's line.
+#: Part of torch's or Python's message -> the whole message of vgame, with the user's line.
 SENTENCES = {
     "of type SymFloat is not JSON serializable": _STORES,
     "of type SymInt is not JSON serializable": _STORES,
@@ -98,7 +98,7 @@ def no_gradient(names: Sequence[str]) -> ProgramError:
 
 
 def name_of(task: Task, number: int) -> str:
-    """A loss with its first line; `loss 2` for one without code of its own."""
+    """The name of a loss with its first line; `loss 2` for one without code of the user's."""
     code = getattr(inspect.unwrap(task.losses[number]), "__code__", None)
     if code is None or is_library_file(code.co_filename):
         return f"loss {number + 1}"
@@ -299,8 +299,8 @@ def refuse_written(
     batch: list[str],
     model: torch.nn.Module,
 ) -> None:
-    """Raise ProgramError for parameters written by the step itself, only the optimizer may, and for a batch that it
-    writes to, unless this is a copy. `first`: the graph with the writes in place."""
+    """Raise ProgramError for parameters that the loss or the model writes (only the optimizer may), and for writes to
+    the given batch (a copy may be written). `first`: the graph with the writes in place."""
     places = dict(zip(graph.graph.find_nodes(op="placeholder"), [*parameters, *range(buffers), *batch], strict=False))
     found = [places[n.args[0]] for n in graph.graph.nodes if n.target is aten.copy_.default and n.args[0] in places]
     if changed := [name for name in found if name in batch]:

@@ -1,5 +1,5 @@
-"""What a traced forward pass changes outside a program is as before afterwards: tables that the user's code keeps hold
-tensors of the tracer, which no later pass could use.
+"""Undo the changes that a traced forward pass makes outside a program: containers of the user's code may keep tensors
+of the tracer, which no later pass could use.
 
 In: a model and its losses. Out: a context that restores the modules' tensors, attributes and modes, and the containers,
 attributes of objects, classes and functions, globals, closures and caches that the user's code can reach.
@@ -26,7 +26,7 @@ ABSENT = object()
 
 @contextmanager
 def restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
-    """Context that restores what is described above, and which parameters are frozen."""
+    """Context that restores the objects described above, and the requires_grad of each parameter."""
     roots = roots_of(model, losses)
     undo = [partial(_fill, each, copy(each)) for each in containers(roots)] + list(_bindings(roots))
     frozen = [(p, p.requires_grad) for _, p in model.named_parameters()]
@@ -40,7 +40,7 @@ def restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
 
 
 def _fill(each: Container, parts: Container) -> None:
-    """Give a container the parts that it had."""
+    """Give a container its earlier parts."""
     if not same_parts(each, parts):
         each.clear()
         (each.update if isinstance(each, dict | set) else each.extend)(parts)

@@ -1,8 +1,8 @@
 """Check that a model's second forward pass repeats the first: a program does not carry values of one pass to the next.
 
-In: the functionalized graph of two passes, each with its own placeholders, and perhaps of other turns with a third set.
-Out: whether both compute the same, and each depends only on its own placeholders, constants and random numbers; the
-graph of the first pass alone.
+In: the functionalized graph of two passes, each with its own placeholders; passes of other turns, if any, have a third
+set. Out: whether both compute the same, and each depends only on its own placeholders, constants and random numbers;
+the graph of the first pass alone.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def without_repetition(module: GraphModule, sets: int) -> GraphModule:
 
 
 def source(node: Node) -> Node:
-    """The node that computes the words of this one, which may only copy them."""
+    """The node that computes the words of this one, found through operators that only copy them."""
     while node.target in SAME:
         node = node.args[0]
     return node

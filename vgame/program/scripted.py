@@ -22,7 +22,7 @@ def _as_written(function: Any, *args: Any, **kwargs: Any) -> Any:
     given = {a.name: a.default_value for a in arguments if a.has_default_value()}
     given |= dict(zip([a.name for a in arguments], args, strict=False)) | kwargs
     if len(args) > len(arguments) or given.keys() != {a.name for a in arguments}:
-        return _call(function, *args, **kwargs)  # an error of the user's
+        return _call(function, *args, **kwargs)  # raises the user's error
     made = torch._C._create_function_from_graph(function.name, function.inlined_graph.copy())
     return _call(made, *(given[a.name] for a in arguments))
 

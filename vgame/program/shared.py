@@ -1,7 +1,7 @@
 """Objects that a loss or the model holds, and optimizers and schedulers change while they step.
 
 In: a task, then copies of its optimizers and schedulers while they are played. Out: the places of the originals (an
-entry of a dictionary, an attribute) that another step finds changed, with the value there.
+entry of a dictionary, an attribute) that a later step finds changed, with the new value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from vgame.tasks.task import Task
 LIVE = (Optimizer, LRScheduler)  # of torch's own, `reached` gives no attributes
 LEAVES = (int, float, complex, str, bytes, type(None))
 ENUMERATED = (tuple, set, frozenset, deque)
-#: Of optimizers, groups and schedulers: a loss that reads or changes them is refused by `later_step`; torch's own flag.
+#: Attributes and keys handled elsewhere: `later_step` refuses a loss that reads or changes them; the last is a flag of
+#: torch.
 OTHERWISE = {"state", "params", "_last_lr", "_opt_called"}
 
 MOST_VALUES = 8  # of a place, each of which is shown to the loss
@@ -72,7 +73,7 @@ class Shared:
         """Compare these copies from here on. `read`: the originals, by `id`, of which their functions read
         attributes."""
         self.read = read
-        self.pairs, self.twins, self.copies = [], dict[int, Any](), list[Any]()  # copies: no `id` is used twice
+        self.pairs, self.twins, self.copies = [], dict[int, Any](), list[Any]()  # copies: kept, so ids are unique
         todo = [(type(a).__name__, a, b) for a, b in zip(originals, copies, strict=True)]
         while todo:
             path, a, b = todo.pop()
@@ -86,7 +87,7 @@ class Shared:
             todo += [(inner, x, y) for (inner, x), (_, y) in named]
 
     def note(self) -> None:
-        """Note what a step has changed. ProgramError if a function reads the original of it."""
+        """Record the changes of a step. ProgramError if a function reads the original of a changed object."""
         for pair in self.pairs:
             if id(pair.own) in self.whole or _is_bare(pair.own, pair.copy):
                 continue
@@ -120,26 +121,27 @@ class Shared:
                     known.append(new)
 
     def _is_known(self, value: Any) -> bool:
-        """Whether a loss may have a name for this very object."""
+        """Whether a loss may be able to compare a value with this very object by `is`."""
         named = isinstance(value, bool | type | FunctionType | Enum | type(None))
         return named or (id(value) in self.reached and not isinstance(value, LEAVES))
 
     def has_more_than(self, known: Sequence[Change]) -> bool:
-        """Whether anything has changed beside numbers in the places of other changes, where nothing can be read."""
+        """Whether anything has changed except numbers in places for which `known` has a stand-in that may not be
+        read."""
         places = {(id(container), key) for container, key, value in known if is_trap(value)}
         changed = [(p, old, new) for p, (_, _, old, new, _) in self.places.items()]
         alike = (p in places and is_number(new, old) and type(new) is type(old) for p, old, new in changed)
         return bool(self.whole) or any(self.by_identity.values()) or not all(alike)
 
     def variants(self) -> list[list[Change]]:
-        """The changes so far, once for each value that `is` recognises, and with values of which nothing can be
+        """The changes so far, once for each value that `is` recognises, and once with stand-ins that may not be
         read."""
         most = max(map(len, self.by_identity.values()), default=0)
         return [*(self.changes(number=n) for n in range(max(1, min(most, MOST_VALUES)))), self.changes(traps=True)]
 
     def changes(self, traps: bool = False, number: int = 0) -> list[Change]:
-        """The changes so far. `traps`: no value of theirs may be read; else numbers, other values are those of a later
-        step; `number`: of the values that `is` recognises."""
+        """The changes so far. `traps`: each value is a stand-in that may not be read; else only numbers are, and other
+        values are those of a later step. `number`: which of the values that `is` recognises."""
         show = trapped if traps else printable
         found = []
         for place, (container, key, old, new, path) in self.places.items():
@@ -155,8 +157,8 @@ class Shared:
         return found
 
     def _wanted(self) -> dict[int, tuple[Any, Any, str]]:
-        """The objects that change as a whole, those in their memory, and those that hold one of them where nothing can
-        stand for it, such as tuples."""
+        """The objects that change as a whole, those in their memory, and those that hold one of them in a place that no
+        stand-in can take, such as tuples."""
         found, spans = dict(self.whole), [(place, path) for own, _, path in self.whole.values() if (place := span(own))]
         for value in self.reached.values() if spans else ():
             paths = [path for place, path in spans if id(value) not in found and overlaps(value, [place])]
@@ -167,7 +169,7 @@ class Shared:
         return found
 
     def refuse_held(self) -> None:
-        """Raise ProgramError if the loss still reaches such an object, in a place where nothing can stand for it."""
+        """Raise ProgramError if the loss still reaches such an object, in a place that no stand-in can take."""
         wanted = self._wanted()
         for name, value in self._reaches() if wanted else ():
             if id(value) in wanted:
@@ -220,7 +222,7 @@ def _containers(value: Any) -> list[Any]:
 
 
 def _is_bare(own: Any, copy: Any) -> bool:
-    """Whether a parameter and its copy have no attributes, which are all of it that is compared."""
+    """Whether a parameter and its copy have no attributes; only attributes of parameters are compared."""
     return isinstance(own, torch.nn.Parameter) and type(own) is type(copy) and not vars(own) and not vars(copy)
 
 
@@ -248,7 +250,7 @@ def _items(container: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _inside(path: str, value: Any) -> list[tuple[str, Any]]:
-    """What a copy of an object holds copies of, by path."""
+    """(path, part) of the parts of an object that a copy of it has as copies."""
     if isinstance(value, (*LIVE, torch.Tensor)):
         return [(f"{path}.{key}", part) for key, part in vars(value).items()]
     keys = list(value) if isinstance(value, dict) else []
@@ -273,7 +275,7 @@ def _contents(value: Any) -> tuple[list[dict[Any, Any]], Any]:
 
 
 def _words(tensor: torch.Tensor) -> Any:
-    """The content of a tensor; a slot's is unknown, so never the same."""
+    """The content of a tensor; that of a slot is unknown, so it never compares as equal."""
     if tensor.device.type == "meta":
         return object()
     words = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()

@@ -2,7 +2,8 @@
 a number read from it, float, int or bool.
 
 In: the functions that run while a step is traced. Out: a context in which the name `type` of their modules, and of all
-modules that are neither installed nor vgame's, gives that class; one in which isinstance gives that of numbers.
+modules that are neither installed nor vgame's, gives that class; another context, in which isinstance takes unknown
+numbers for Python's.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Python(type):
 
 
 class Shown(type, metaclass=_Python):
-    """Python's `type` but for traced tensors."""
+    """Python's `type`, except for traced tensors, unknown numbers and changing values."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         kind = type(*args, **kwargs)
@@ -46,7 +47,7 @@ class Shown(type, metaclass=_Python):
             return class_of(args[0])
         if len(args) != 1 or not issubclass(kind, FakeTensor):
             return Shown if kind is type else kind
-        if kind is not FakeTensor:  # that of a parameter of a class of its own
+        if kind is not FakeTensor:  # a parameter of a class of the user's
             return args[0].__class__
         return nn.Parameter if getattr(args[0], "_is_param", False) else torch.Tensor
 
@@ -89,7 +90,7 @@ def _made(begin: Callable[..., None]) -> Callable[..., None]:
 
 
 def shown_number(value: Any) -> Any:
-    """An unknown number with the class of Python's for isinstance, but in the code of torch; others as they are."""
+    """An unknown number, which isinstance takes for one of Python's except in library code; other values unchanged."""
     if type(value) in NUMBERS:
         object.__setattr__(value, "__class__", POSING[type(value)])
     return value

@@ -1,6 +1,6 @@
 """Whether a statement that prints could do more: a `__str__` of the user's, a handler of a logger that keeps the text.
 
-In: the syntax of a call that prints, and the names of its frame. Out: whether it only shows.
+In: the syntax of a call that prints, and the names of its frame. Out: whether it only prints.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def _is_plain_call(function: ast.expr, names: dict[str, Any]) -> bool:
 
 
 def is_of_tensors(place: ast.expr, names: dict[str, Any]) -> bool:
-    """Whether a method of this is no method of the user's: not of an element of a container of other objects."""
+    """Whether a method of this is not the user's: it is no element of a container with objects other than tensors,
+    numbers and texts."""
     if not isinstance(place, ast.Subscript):
         return True
     held = object_at(place.value, names)
@@ -58,7 +59,7 @@ def is_of_tensors(place: ast.expr, names: dict[str, Any]) -> bool:
 
 
 def may_fail(statements: list[ast.stmt]) -> bool:
-    """Whether a text that statements print may fail: a computation, an element, an integer of nan."""
+    """Whether making a text that statements print may fail: a computation, an element, an integer of nan."""
     nodes = [n for each in statements for n in ast.walk(each)]
     specs = [n.format_spec for n in nodes if isinstance(n, ast.FormattedValue) and n.format_spec is not None]
     whole = any(not ast.unparse(spec).rstrip("'\"").endswith(("e", "f", "g", "%", "s")) for spec in specs)
@@ -69,7 +70,7 @@ def may_fail(statements: list[ast.stmt]) -> bool:
 
 def runs_nothing(node: ast.AST, names: dict[str, Any]) -> bool:
     """Whether the names in a node are numbers, texts, tensors and containers of these: no property, operator or text
-    of the user's is computed. The functions that it calls are not looked at."""
+    of the user's is computed. The functions that it calls are not examined."""
     if isinstance(node, OTHERS):
         return False
     if isinstance(node, ast.Name):

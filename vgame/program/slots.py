@@ -23,8 +23,8 @@ class Slots:
         self.owners = [optimizer, *optimizers_held(optimizer)]
 
     def of(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The slots of a parameter, by name; of several counters of one name one. ProgramError if two slots have the
-        same name."""
+        """The slots of a parameter, by name; of several counters with one name, only one. ProgramError if two slots
+        have the same name."""
         found: dict[str, torch.Tensor] = {}
         for name, tensor in (pair for state in self.states(p) for pair in tensors_in("", state)):
             if found.setdefault(name, tensor) is not tensor and not is_counter(name, tensor, p):
@@ -47,7 +47,7 @@ class Slots:
 
 
 def is_counter(name: str, tensor: torch.Tensor, p: torch.Tensor) -> bool:
-    """Whether a tensor in the state of a parameter is a number, whose values are followed."""
+    """Whether a tensor in the state of a parameter is a single number, whose value is known at each step."""
     return name == "step" or (tensor.dim() == 0 and p.dim() > 0)
 
 

@@ -1,4 +1,4 @@
-"""Values that stand in the copies of optimizers and schedulers for modules and tensors of the model, which a program's
+"""Stand-ins, in the copies of optimizers and schedulers, for modules and tensors of the model, which a program's
 optimizer cannot read.
 
 In: optimizers, schedulers, the model. Out: by `id` of an original, a value that raises ProgramError when it is used.
@@ -34,8 +34,8 @@ HARMLESS = {
 
 
 def held_by(owner: Any, *without: Any) -> Iterator[tuple[str, Any]]:
-    """(path, value) of what an optimizer, a scheduler or a parameter holds, keys of dictionaries included, also by its
-    class and the functions of this."""
+    """(path, value) of the objects that an optimizer, a scheduler or a parameter holds, also through its class and the
+    functions of the class; keys of dictionaries included."""
     name, seen = type(owner).__name__, {id(owner), *map(id, without)}
     own = [vars(kind) for kind in type(owner).__mro__ if kind.__module__.split(".")[0] not in ("torch", "builtins")]
     todo = [(f"{name}.{key}", value) for key, value in _attributes(owner)]
@@ -65,7 +65,7 @@ def held_by(owner: Any, *without: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(owner: Any) -> list[tuple[str, Any]]:
-    """Without the `step` that torch's schedulers give to their optimizer, which no copy has."""
+    """The attributes, without the `step` that torch's schedulers set on their optimizer: no copy has it."""
     return [(key, v) for key, v in vars(owner).items() if not (key == "step" and isinstance(owner, Optimizer))]
 
 
@@ -76,8 +76,8 @@ def optimizers_held(owner: Any) -> list[Optimizer]:
 
 
 def stand_ins(owners: Iterable[Any], own: Sequence[nn.Parameter], model: nn.Module | None) -> dict[int, Any]:
-    """By `id`, what stands in the copies for each module that is held, and for each tensor of the model but the
-    optimizers' `own` parameters. ProgramError if something held could tell the copies of parameters from the
+    """By `id` of the original, a stand-in for each module that is held, and for each tensor of the model except the
+    optimizers' `own` parameters. ProgramError if a held value could distinguish the copies of parameters from the
     originals."""
     numbers = {number for p in own for number in (id(p), p.data_ptr()) if number}
     texts, mine = {str(number) for number in numbers}, {id(p) for p in own}
@@ -116,7 +116,7 @@ def _kind_of_referent(value: Any) -> str:
 
 
 def _refuse_shared_memory(held: Iterable[tuple[str, Any]]) -> None:
-    """Raise ProgramError if an array lies in the memory of another object, which it does not in a copy. (Tensors
+    """Raise ProgramError if an array shares memory with another object: their copies would not. (Copies of tensors
     do.)"""
     different = {id(value): (path, value) for path, value in held if type(value) not in weakref.ProxyTypes}
     for (one, first), (other, second) in sharing(different.values()):

@@ -40,7 +40,7 @@ def nodes_of(file: str) -> tuple[ast.AST, ...]:
 
 
 def place_in(frame: FrameType) -> tuple[Place, Place]:
-    """Begin and end of what a frame runs."""
+    """Begin and end of the expression that a frame runs."""
     line, end, column, last = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     return (line or 0, column or 0), (end or 0, last or 0)
 
@@ -108,13 +108,13 @@ def _code_of(found: Any) -> Any:
 
 
 def _stream_of(owner: ast.expr | None, names: dict[str, Any]) -> list[Any]:
-    """The stream of a console of rich that has one of its own, or records."""
+    """The stream of a console of rich that has a stream of its own or records its output; else none."""
     held = getattr(object_at(owner, names), "__dict__", {}) if owner is not None else {}
     return [held.get("_file")] if held.get("_file") is not None or held.get("record") else []
 
 
 def object_at(place: ast.expr, names: dict[str, Any]) -> Any:
-    """The object at `name.attribute...`, without a call of the user's code; None if it is none of these."""
+    """The object at `name.attribute...`, without a call of the user's code; None for any other expression."""
     path: list[str] = []
     while isinstance(place, ast.Attribute):
         path, place = [place.attr, *path], place.value

@@ -69,7 +69,7 @@ def _plainly(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 CPU, META = torch.device("cpu"), torch.device("meta")
-#: Attributes of tensors that say where they are.
+#: Attributes for the device of a tensor, with their values in a loop.
 PLACES = {T.device.__get__: CPU, T.is_cpu.__get__: True, T.is_meta.__get__: False}
 #: Functions that give the words of a tensor, or their address.
 WORDS = (T.numpy, T.data_ptr, T.untyped_storage, T.storage, T.__array__)
@@ -110,7 +110,8 @@ class _Numbers(TorchFunctionMode):
 
 
 def _placed(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The arguments of a call, with the device of tensors without data for the one that the user's code reads."""
+    """The arguments of a call, with the device `meta` in place of the CPU, which the user's code reads as the device of
+    tensors without data."""
     if func is T.to and not without_data(args[0]):
         return args, kwargs
     places = [META if isinstance(a, torch.device) and a == CPU else a for a in args]

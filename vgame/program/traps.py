@@ -1,4 +1,4 @@
-"""Values that change from step to step, as a loss may hold and print but not read: any use of one raises ProgramError.
+"""Stand-ins for values that change from step to step: a loss may hold and print one, any other use raises ProgramError.
 
 In: a value of a later step and its name. Out: a stand-in of it. It belongs to no class of Python's numbers or texts,
 whose values Python's own code (`table[n]`, `range(n)`, `math.gcd`) reads without a call that could refuse it.
@@ -21,7 +21,7 @@ from vgame.errors import ProgramError
 from vgame.program.hidden_state import is_library_file, own_line
 
 ABSENT = object()
-#: Methods that Python calls of every object, or to make a class. (`__next__` would make an iterator of a stand-in.)
+#: Methods that Python calls on every object, or to make a class. (`__next__` would make an iterator of a stand-in.)
 _PLAIN = {
     "__class__", "__class_getitem__", "__del__", "__delete__", "__doc__", "__get__", "__getattr__", "__getattribute__",
     "__init__", "__init_subclass__", "__module__", "__mro_entries__", "__name__", "__new__", "__next__",
@@ -75,8 +75,8 @@ def class_of(value: Changing) -> type:
 
 
 def is_called_by_library(frame: FrameType | None, between: tuple[str, ...] = ("<frozen abc>",)) -> bool:
-    """Is torch, Python or vgame the caller, apart from these files (by default that of `isinstance` of
-    numbers.Number)?"""
+    """Whether torch, Python or vgame is the caller; frames of the files `between` are skipped (by default that of
+    `isinstance` of numbers.Number)."""
     while frame is not None and frame.f_code.co_filename in between:
         frame = frame.f_back
     return frame is None or is_library_file(frame.f_code.co_filename)
@@ -95,8 +95,8 @@ def _refusing_all(*kinds: type) -> type[Changing]:
 
 
 def trapped(value: Any, what: str, before: Any = ABSENT) -> Any:
-    """A stand-in of any value; of a tuple of numbers, a tuple of them; no value at all stays none. `before`: the value
-    of another step."""
+    """A stand-in of any value; of a tuple of numbers, a tuple of stand-ins; ABSENT stays ABSENT. `before`: the value of
+    another step."""
     if value is ABSENT:
         return value
     if isinstance(value, tuple) and is_number(value, before):
@@ -106,7 +106,7 @@ def trapped(value: Any, what: str, before: Any = ABSENT) -> Any:
 
 
 def shown(value: Any, what: str, before: Any = ABSENT) -> Any:
-    """A stand-in of a number; other values as they are."""
+    """A stand-in of a number; other values unchanged."""
     return trapped(value, what, before) if is_number(value, before) else value
 
 
@@ -119,7 +119,7 @@ def is_number(value: Any, before: Any = ABSENT) -> bool:
 
 
 def is_trap(value: Any) -> bool:
-    """Whether `shown` gave it for a number."""
+    """Whether this is the stand-in of a number that `shown` returns."""
     return isinstance(value, Changing) or (isinstance(value, tuple) and any(map(is_trap, value)))
 
 

@@ -1,7 +1,8 @@
-"""Check what functions of an optimizer and its schedulers read, which a copy of an optimizer shares with the original.
+"""Check the values that functions of an optimizer and its schedulers read: a copy of an optimizer shares them with the
+original.
 
 In: an optimizer and its schedulers, while a copy of them is played, or a loss traced. Out: nothing, or a ProgramError:
-a function that reads the optimizer itself, a module or a parameter would read the original, not the copy; what changes
+a function that reads the optimizer itself, a module or a parameter would read the original, not the copy; a change of
 these values would change the steps of the next capture, or of the job.
 """
 
@@ -32,7 +33,7 @@ def unchanged_outside(
     owners: Sequence[torch.optim.Optimizer | LRScheduler], model: nn.Module | None
 ) -> Iterator[dict[int, Any]]:
     """Context that raises ProgramError if functions of optimizers or schedulers read values outside the copies, or
-    change values that they read, or random numbers are drawn. It gives the objects, by `id`, of which they read."""
+    change values that they read, or random numbers are drawn. It yields the objects, by `id`, that they read."""
     name = " and ".join(type(each).__name__ for each in owners if isinstance(each, torch.optim.Optimizer))
     reader = _reader(owners, model)
     before, chance, outside = reader.found, _chance(), values_outside()
@@ -52,7 +53,8 @@ def unchanged_outside(
 
 @contextmanager
 def kept_for(owners: Sequence[torch.optim.Optimizer | LRScheduler], model: nn.Module) -> Iterator[None]:
-    """Context of a loss, which may not change what these optimizers and schedulers hold, or their functions read."""
+    """Context of a loss, which may not change values that these optimizers and schedulers hold, or that their functions
+    read."""
     before = _reader(owners, model).found | _held(owners, model)
     yield
     if changed := differing(_reader(owners, model).found | _held(owners, model), before):
@@ -79,7 +81,7 @@ def _class_attributes(kind: type) -> list[tuple[str, Any]]:
 
 def _held_by(owner: Any, shared: Set[int]) -> list[Any]:
     """Functions and plain objects in attributes, containers and plain objects. `shared`: methods and partials that are
-    taken as they are."""
+    not opened."""
     found, seen, todo = [], set(), [vars(owner)]
     while todo:
         value = todo.pop()
@@ -102,14 +104,16 @@ def _is_of_class(value: Any) -> bool:
 
 
 def _functions(owner: Any, shared: Set[int]) -> list[Any]:
-    """Functions that a copy shares, of the owner's class and held by it; also these methods and partials."""
+    """Functions that a copy shares: those of the owner's class, those that it holds, and the `shared` methods and
+    partials."""
     held = _held_by(owner, shared)
     held = [v for v in held if isinstance(v, FunctionType) or id(v) in shared or _is_of_class(v)]
     return [*_own_functions(type(owner)), *held]
 
 
 def objects_read(owners: Sequence[Any], model: nn.Module | None) -> dict[int, Any]:
-    """The objects, by `id`, of which functions of owners read; none if they may not, which is refused later."""
+    """The objects, by `id`, that functions of owners read; none if a read is not allowed, which a later check
+    refuses."""
     try:
         return _reader(owners, model).objects()
     except ProgramError:
@@ -154,7 +158,8 @@ def _given(called: Any) -> list[Any]:
 
 
 def _reader(owners: Sequence[Any], model: nn.Module | None) -> Reader:
-    """What functions of owners read besides their arguments, and the values of the owners' classes."""
+    """A reader of the values that functions of owners read besides their arguments, and of the values of the owners'
+    classes."""
     shared = only_reading(owners, model).keys()
     functions = [f for owner in owners for f in _functions(owner, shared)]
     held = {type(v) for owner in owners for v in _held_by(owner, shared)}

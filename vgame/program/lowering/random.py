@@ -39,8 +39,8 @@ def _top_bits(b: Builder, shape: Ints) -> Value:
 
 
 def half_open(b: Builder, value: Value, low: Number, high: Number) -> Value:
-    """Numbers in [low, high) before they are rounded to bfloat16: one that would become `high` becomes `low`, as
-    torch's does."""
+    """Numbers in [low, high) before they are rounded to bfloat16: one that would become `high` becomes `low`, as in
+    torch."""
     end = torch.tensor(float(high)).bfloat16()
     below = torch.nextafter(end, torch.tensor(-torch.inf).bfloat16())
     middle = (float(end) + float(below)) / 2  # rounds to the one whose last bit is 0

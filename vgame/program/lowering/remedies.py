@@ -1,4 +1,4 @@
-"""What to write instead of operators without a rule."""
+"""Remedies for operators without a rule: the code to write instead."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ REMEDIES = {
 
 
 def remedy_of(operators: Iterable[str]) -> str:
-    """The end of a sentence: what to write instead of the first operator that has a remedy, or nothing."""
+    """The end of an error message: the remedy of the first operator that has one, or ""."""
     found = (remedy for what in operators for part, remedy in REMEDIES.items() if part in what)
     return "".join(f"; {remedy}" for remedy in [next(found, "")] if remedy)
