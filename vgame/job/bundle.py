@@ -62,7 +62,7 @@ class Bundle:
     log: LogSpec | None = None
     """In mode `logged`: bits, and one window per sum operator."""
     keys: Keys = field(default_factory=dict)
-    """Of the module's state_dict; no bit depends on them."""
+    """Keys of the module's state_dict; no bit of a run depends on them."""
     before: int = 0
     """Steps of the run that this job continues; 0 for a new run."""
     recipes: dict[str, Any] = field(default_factory=dict)

@@ -75,7 +75,8 @@ def warn_of_evaluation(task: Task) -> None:
 
 
 def _has_modes(module: nn.Module) -> bool:
-    """Does a module compute something else in evaluation mode? One of the user's, if its code reads `training`."""
+    """Whether a module computes something else in evaluation mode. A module of the user's does if its code reads
+    `training`."""
     functions = [v for kind in type(module).__mro__ if is_own_class(kind) for v in vars(kind).values()]
     if any("training" in getattr(getattr(function, "__code__", None), "co_names", ()) for function in functions):
         return True

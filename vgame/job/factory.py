@@ -39,8 +39,8 @@ def _made(job: JobFile) -> Task:
 
 @contextmanager
 def _as_script(job: JobFile) -> Iterator[None]:
-    """Context for the user's code: a command line without arguments. Its filters of warnings stay, but those that make
-    errors of them hold only here: vgame's own are no errors of the job."""
+    """Context for the user's code: a command line without arguments. Its filters of warnings stay, except those that
+    turn warnings into errors: they hold only here, so that a warning of vgame is no error of the job."""
     argv, before = sys.argv, warnings.filters[:]
     sys.argv = [f"{job.model.partition(':')[0].replace('.', os.sep)}.py"]
     try:
@@ -49,7 +49,7 @@ def _as_script(job: JobFile) -> Iterator[None]:
         sys.argv = argv
         for rule in [rule for rule in warnings.filters if rule[0] == "error" and rule not in before]:
             warnings.filters.remove(rule)  # type: ignore[attr-defined]
-        with warnings.catch_warnings():  # Python reads the filters again
+        with warnings.catch_warnings():  # makes Python read the filters again
             pass
 
 
@@ -123,7 +123,7 @@ def _description(error: BaseException) -> str:
 
 
 def _ended(error: BaseException) -> str:
-    """What to do about a parser of the command line that ends the process."""
+    """The remedy if a parser of the command line ends the process, else ""."""
     if not isinstance(error, SystemExit) or error.code not in (None, 0, 2):
         return ""
     return (

@@ -33,7 +33,7 @@ class Modules:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path, self.number = str(folder), [str(folder), *sys.path], next(_NUMBERS)
         names = _names(folder)
-        self.names = names - sys.stdlib_module_names  # Python and libraries go on to import their own random, queue
+        self.names = names - sys.stdlib_module_names  # Python and libraries still import their own random, queue
         self.renamed = {name: f"{name}_of_job_{self.number}" for name in names & sys.stdlib_module_names}
         self.modules: dict[str, ModuleType] = {}
         self.others: Mapping[str, ModuleType] = {}  # modules of the same names, kept apart while these are in place
@@ -93,7 +93,8 @@ class Modules:
         return loader.owner is self if loader else not isinstance(module, _Ambiguous)
 
     def _show(self, name: str, module: ModuleType) -> None:
-        """Give other code, such as pickle, the module by its name; two jobs' modules of one name by neither."""
+        """Register the module under its name for other code, such as pickle; if two jobs have a module of this name, an
+        `_Ambiguous` in its place."""
         sys.modules[name] = self.others[name] if self.is_taken(name, module) else module
         if module.__name__ != name:
             sys.modules[module.__name__] = module
@@ -104,7 +105,7 @@ class Modules:
     def _import_own(
         self, name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] = (), level: int = 0
     ) -> ModuleType:
-        """`__import__` of these modules."""
+        """`__import__` for the code of these modules."""
         name = name if level else self.renamed_to(name)
         top = ((globals or {}).get("__package__") or "" if level else name).partition(".")[0]
         known = sys.modules.get(top)
@@ -122,7 +123,7 @@ class _Loader(SourceFileLoader):
         self.owner = owner
 
     def exec_module(self, module: ModuleType) -> None:
-        if self.owner.is_taken(self.name, module) and not hasattr(module, "__path__"):  # a package's names its parts
+        if self.owner.is_taken(self.name, module) and not hasattr(module, "__path__"):  # names its parts
             module.__name__ = f"{self.name.replace('.', '_')}_of_job_{self.owner.number}"
             sys.modules[module.__name__] = module
         vars(module)["__builtins__"] = self.owner.builtins
@@ -147,7 +148,8 @@ class _Ambiguous(ModuleType):
 
 
 def modules_of(folder: Path) -> Modules:
-    """The modules of a job's folder, new ones each time that a job file is read. `folder`: the object of that read."""
+    """The modules of a job's folder, new ones each time that a job file is read. `folder`: the Path object of that
+    read."""
     importlib.invalidate_caches()
     if _FOLDERS.get(str(folder), (None,))[0] is not folder:
         _FOLDERS[str(folder)] = folder, Modules(folder)

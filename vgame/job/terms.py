@@ -144,8 +144,8 @@ def _turns(height: int, depth: int) -> int:
 
 
 def needed_slot(bundle: Bundle, pace: Pace, inclusion: int) -> int:
-    """One duty from cold: re-execute a segment, hash its states (`postSegment` shows them) and one step's trace, be
-    included. Three times the usual time, or the time of the slowest steps."""
+    """Seconds for one duty without stored results: re-execute a segment, hash its states (for `postSegment`) and one
+    step's trace, and have the transaction included. Three times the usual time, or the time of the slowest steps."""
     hashing = 3 * (bundle.interval * pace.state + max(0.0, pace.trace - pace.step))
     return ceil(pace.take(bundle.interval + 1, 3) + hashing) + inclusion
 
@@ -166,9 +166,9 @@ def needed_fee(moves: Moves, slot: int, terms: Terms) -> int:
 
 
 def needed_key_window(inclusion: int, censorship: int) -> int:
-    """The confirmation is final, then the key is sent. And half of it, since nothing is deferred in the other half,
-    suffices for two transactions for each request, of which one fails if the base fee moves meanwhile, for one that is
-    pending, and for the block that shows the half is over (docs/delivery.md section 3)."""
+    """Seconds until the confirmation is final and the key is sent. Half of the window also suffices, because nothing is
+    deferred in the other half, for two transactions for each request (one fails if the base fee moves meanwhile), for
+    one that is pending, and for the block that shows that the half is over (docs/delivery.md section 3)."""
     return max(FINAL + inclusion + censorship, 2 * ((2 * REQUESTS + 2) * inclusion + censorship))
 
 
@@ -236,7 +236,7 @@ def trainer_shortcomings(bundle: Bundle, pace: Pace, gas_price: int) -> list[str
 
 
 def refused_by_all(bundle: Bundle, gas_price: int = 0) -> str:
-    """Warn if `vgame trainer` refuses the order on every machine, however fast."""
+    """A warning if `vgame trainer` refuses the order on every machine, however fast; else ""."""
     if not (short := trainer_shortcomings(bundle, Pace(0, 0), gas_price)):
         return ""
     return (

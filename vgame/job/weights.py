@@ -189,7 +189,7 @@ def _check_types(path: Path, bundle: Bundle, tensors: Mapping[str, torch.Tensor]
 
 
 def _root(path: Path, key: str, tensor: torch.Tensor) -> bytes:
-    """Piece by piece: a file may be sparse, and its numbers narrower than words."""
+    """The root of a tensor, computed piece by piece: a file may be sparse, and its numbers narrower than words."""
     if tensor.is_floating_point() and tensor.dtype not in (torch.float32, torch.bfloat16):
         raise VgameError(f"{path}: {key} is {tensor.dtype}; what a claim certifies are float32 words")
     count, pieces = tensor.numel(), tensor.reshape(-1).split(PIECE)
