@@ -1,8 +1,8 @@
-"""Re-execute segments of a trainer's run in other processes before their disputes are due: an attacker can open several
-at once.
+"""Re-execute segments of a trainer's run in other processes before their disputes are due, because an attacker can open
+several at once.
 
 In: a history in its run's folder; the checkpoints of segments that will be needed. Out: the same roots as the history's
-own, or None if a worker died, hung or found others: then the history executes the interval itself.
+own, or None if a worker died, hung or found other roots: then the history executes the interval itself.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Ahead:
         self.segments: dict[int, Future[list[bytes] | None]] = {}
 
     def want(self, checkpoints: Sequence[int]) -> None:
-        """Begin these segments."""
+        """Start the execution of these segments in the workers."""
         for c in checkpoints:
             if c not in self.segments and c <= len(self.roots):  # the last segment of a diverged run is short
                 with suppress(RuntimeError):  # no thread can be started: executed here
                     self.segments[c] = self.pool.submit(self._execute, c)
 
     def segment(self, checkpoint: int) -> list[bytes] | None:
-        """State roots of a begun segment, waited for; None if it was not begun or failed."""
+        """The state roots of a started segment, after waiting for them; None if it was not started or failed."""
         return self.segments[checkpoint].result() if checkpoint in self.segments else None
 
     def _execute(self, checkpoint: int) -> list[bytes] | None:

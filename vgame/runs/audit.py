@@ -133,8 +133,8 @@ def audit_kept(store: Store, checkpoints: Sequence[int]) -> Finding | None:
 def audit_by_workers(
     store: Store, executor: Executor, device: str, chosen: list[int], workers: Workers, listener: NullProgress
 ) -> Finding:
-    """Audit the parts in processes of their own; the steps after the last checkpoint of a diverged run, and all outside
-    the parts, here."""
+    """Audit the parts in separate processes. If no part differs, this process checks the kept states of a whole run,
+    and the steps after the last checkpoint of a diverged run."""
     checked = chosen or list(range(1, len(store.roots) + 1))
     found = audit_in_parallel(store, device, checked, workers, listener)
     if found is None and not chosen and (kept := audit_kept(store, checked)):
@@ -216,7 +216,8 @@ def audit_parts(store: Store, executor: Executor, checkpoints: list[int], listen
 
 
 def audit_divergence(store: Store, executor: Executor, checked: Sequence[int]) -> Finding | None:
-    """Check the recorded divergence of a run: execute from its last checkpoint on, whatever was chosen."""
+    """Check the recorded divergence of a run: execute from its last checkpoint on, also if other checkpoints were
+    chosen."""
     if store.divergence is None:
         return None
     at = len(store.roots) + 1

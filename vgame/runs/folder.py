@@ -47,7 +47,8 @@ def repeater_of(store: Store, kind: str) -> Executor:
 
 
 def history_of(store: Store, stepper: Stepper, log: CommittedLog | None = None) -> History:
-    """The run as the game's agents see it. `log`: the followed one, if it is not the store's."""
+    """The history of a run, for the game's agents. `log`: the log that the executor follows, if it is not the
+    store's."""
     from vgame.runs.history import History
     from vgame.runs.logged_history import LoggedHistory
 

@@ -1,4 +1,4 @@
-"""A run as the game's agents see it: any state, trace, tensor or proof, re-executed on demand from the nearest
+"""A run as the game's agents use it: any state, trace, tensor or element proof, re-executed on demand from the nearest
 checkpoint.
 
 Nothing of a step is kept beyond bounded caches of operator outputs and hashes, so a dispute over a large model needs
@@ -69,7 +69,7 @@ class History:
         self._outputs: OrderedDict[tuple[int, int], torch.Tensor] = OrderedDict()
         self._cached = 0  # bytes of the outputs
         step = sum(op.elements * 4 for op in self.program.operators)
-        self.room = min(CACHE_BYTES, CACHED_STEPS * step)  # for them
+        self.room = min(CACHE_BYTES, CACHED_STEPS * step)  # bytes for the outputs
 
     # ---- states ----
 
@@ -248,8 +248,8 @@ class History:
     # ---- before anything is staked ----
 
     def rehearse(self) -> None:
-        """Do the memory-intensive work of a dispute once, in the first step: a trace, the largest output's tree, one
-        large proof.
+        """Do the memory-intensive work of a dispute once, in the first step: a trace, the largest output's tree, the
+        openings of the largest operands.
 
         A device without the memory fails before a bond is staked. Nothing is kept.
         """

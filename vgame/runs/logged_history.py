@@ -1,4 +1,4 @@
-"""A run in mode `logged` as the game's agents see it: vgame.runs.history with the committed log."""
+"""A run in mode `logged` as the game's agents use it: vgame.runs.history with the committed log."""
 
 from __future__ import annotations
 

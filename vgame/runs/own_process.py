@@ -28,7 +28,7 @@ def child_environment() -> dict[str, str]:
 
 
 def run_apart(command: str, *arguments: object, listener: NullProgress) -> dict[str, Any]:
-    """The last event of `vgame COMMAND ARGUMENTS --json`. VgameError with its sentence if it fails."""
+    """The last event of `vgame COMMAND ARGUMENTS --json`. VgameError with the command's error message if it fails."""
     line = [sys.executable, "-P", "-m", "vgame.cli", command, *map(str, arguments), "--json"]
     log.info("starts a process of its own: vgame %s", " ".join(line[4:]))
     event: dict[str, Any] = {}

@@ -175,10 +175,10 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The workers of an audit: so many processes here, or with `ray`, the address of a cluster (`local` starts one), so
-    many tasks there at a time (1: as many as it has cores). `record`: a file of checkpoints found equal; `timeout`:
-    seconds without a new step after which a worker counts as hanging; `bundle`: the folder of the own order, to be used
-    instead of the run's."""
+    """The workers of an audit. `count`: processes on this machine; with `ray`, the address of a cluster (`local` starts
+    one), tasks there at a time (1: as many as the cluster has cores). `record`: a file of checkpoints found equal;
+    `timeout`: seconds without a new step after which a worker counts as hanging; `bundle`: the folder of the caller's
+    order, used instead of the run's."""
 
     count: int = 1
     record: Path | None = None

@@ -58,8 +58,8 @@ T = TypeVar("T")
 
 
 def open_published(urls: Sequence[str], bundle: Bundle | None = None, until: float = math.inf) -> Store:
-    """The store of the run in its current state; StoreError if no source has a run. `bundle`: the own order, if known;
-    then the sources' bundle is not fetched. `until`: see Source."""
+    """The store of the run in its current state; StoreError if no source has a run. `bundle`: the caller's order, if
+    known; then the sources' bundle is not fetched. `until`: see Source."""
     run = Published(urls, until)
     bundle = bundle or run.bundle()
     store = run.insist(lambda source: run.committed(source, bundle))
@@ -240,7 +240,7 @@ class Published:
         """Remove the least recently used states until the rest is within the bound."""
         kept = []
         for path in cache_folder().glob("*/states/*.safetensors"):
-            with suppress(OSError):  # another process was faster
+            with suppress(OSError):  # another process has removed it
                 kept.append((path.stat().st_mtime, path.stat().st_size, path))
         total = sum(size for _, size, _ in kept)
         for _, size, path in sorted(kept):

@@ -93,7 +93,7 @@ class Source:
 
     def fetch(self, name: str, most: int, path: Path, only: bool = False) -> None:
         """The whole file, at `path`; Unfit if it cannot be fetched, has more than `most` bytes or another length than
-        the source states. `only`: the first so many bytes of it."""
+        the source states. `only`: fetch only its first `most` bytes."""
         size = self._info(name).get("size")
         if only:
             size = None if size is None else min(size, most)

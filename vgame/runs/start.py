@@ -53,8 +53,8 @@ def optimizers_of(task: Task) -> list[list[str]]:
 
 
 def _refuse_other_optimizers(task: Task, before: Any) -> None:
-    """Refuse an optimizer that reads the slots of one that is no relative of it. `before`: of the run, in a file of
-    another's; None in older files."""
+    """Raise JobFileError if an optimizer would read the slots of an unrelated class. `before`: the classes of the run,
+    from a file of another party; None in older files."""
     if before is None:
         return
     now = optimizers_of(task)
@@ -108,7 +108,7 @@ def for_continuing(task: Task, steps: int) -> dict[str, Any]:
 
 
 def _asleep(bundle: Bundle) -> Asleep:
-    """The steps without a gradient, as validation.json has them: another's file, so of any form."""
+    """The steps without a gradient in validation.json, a file of another party that may have any form."""
     found = (bundle.validation or {}).get(FROZEN, {})
     try:
         return {str(name): tuple(range(int(a), int(z) + 1) for a, z in spans) for name, spans in found.items()}
