@@ -52,8 +52,8 @@ def is_counter(name: str, tensor: torch.Tensor, p: torch.Tensor) -> bool:
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of a state, and of the dictionaries and lists in it. A name has no dots, which end it in the
-    state of a program."""
+    """(name, tensor) of a state, and of the dictionaries and lists in it. Dots in a name are replaced, because a dot
+    ends the slot's name in the state of a program."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, dict | list | tuple):

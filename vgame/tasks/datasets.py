@@ -69,7 +69,7 @@ class Collated:
             given = made if kind is None else kind(made)
             found = loss(model, given)
             leaves, after = pytree.tree_flatten(given if kind is None else dict(given))
-            if after == shape:  # what the loss has replaced, vgame/program/passes.py looks for in the dictionary
+            if after == shape:  # vgame/program/passes.py looks in the dictionary for replaced values
                 batch.update(zip(batch, leaves, strict=True))
             else:
                 batch.clear()
@@ -215,7 +215,8 @@ def _collated(whole: Any, count: int) -> Collated:
 
 
 def _kind(batch: Any) -> Callable[[dict[str, Any]], Any] | None:
-    """The class of a batch that is a mapping, if it makes the same mapping of a dictionary; None for a dictionary."""
+    """The class of a batch that is a mapping, if the class makes the same mapping from a dictionary; None for a
+    dictionary."""
     if not isinstance(batch, Mapping) or type(batch) is dict:
         return None
     try:
@@ -270,7 +271,7 @@ def _refuse_chance(source: Any, samples: list[Any], parts: list[range], make: Co
 
 
 def _refuse_batches(source: Any, samples: Mapping[int, Any], make: Collate, whole: Mapping[str, torch.Tensor]) -> None:
-    """Refuse samples, or rows, that are others in a batch of torch's DataLoader, or in its second epoch."""
+    """Refuse samples, or rows, that differ in a batch of torch's DataLoader, or in its second epoch."""
     found = fetched(source, list(samples))
     for (i, sample), again in zip(samples.items(), found, strict=True):
         if not _same(sample, again):

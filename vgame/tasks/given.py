@@ -1,4 +1,4 @@
-"""Batches with what the user's tensors have and a job's data have not: float64, `requires_grad`.
+"""Batches in the form of the user's tensors, with float64 and `requires_grad`, which a job's data do not have.
 
 In: the data as the user gave them. Out: data of float32 without gradients, and losses that get batches as before.
 """
@@ -51,7 +51,7 @@ def as_given(loss: Loss, doubles: Mapping[str, str], differentiated: set[str]) -
 
 
 def refused(doubles: Mapping[str, str]) -> str:
-    """The sentence for a loss that computes in float64."""
+    """The error message for a loss that computes in float64."""
     places = list(doubles.values())
     are, them = ("is", "it") if len(places) == 1 else ("are", "them")
     return (

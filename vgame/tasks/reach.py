@@ -53,7 +53,7 @@ NUMBERS = (np.generic, Decimal, Fraction, date, timedelta)
 BUFFERS = (bytearray, memoryview, array, ctypes._SimpleCData, ctypes.Array)
 CONTAINERS = (list, tuple, set, frozenset, deque)
 MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
-#: Python's own modules whose objects hold what users put in.
+#: Python's own modules whose objects hold values of the user.
 _HOLDERS = {"__main__", "types", "argparse", "collections", "queue", "weakref"}
 _INSIDE = {"training", "_parameters", "_buffers"}
 
@@ -107,7 +107,7 @@ def state(value: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    """Of a container, without a call of its own code."""
+    """The size of a container, without a call of its own code."""
     return dict.__len__(value) if isinstance(value, dict) else len(value)
 
 
@@ -170,7 +170,7 @@ def of_class(kind: type) -> list[tuple[str, Any]]:
 
 
 def _results(cached: Any) -> list[tuple[str, Any]]:
-    """What a cached function has returned and keeps."""
+    """The results that a cached function keeps."""
     kept = [
         v for each in gc.get_referents(cached) if type(each) is dict and each is not vars(cached) for v in each.values()
     ]
@@ -278,7 +278,7 @@ def is_library_class(kind: type) -> bool:
     """Whether a class belongs to torch, NumPy, vgame or Python; a step does not change the state of such objects."""
     name = kind.__module__ or ""
     if is_of_user(getattr(sys.modules.get(name), "__file__", None) or "<>"):
-        return False  # also of a file sched.py, which Python has too
+        return False  # also of a user's file with the name of a module of Python, such as sched.py
     return name.split(".")[0] in {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS and not (
         name.startswith("torch.utils.data")
     )

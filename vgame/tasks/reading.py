@@ -1,4 +1,4 @@
-"""Read and collate samples as torch's DataLoader does, with one sentence for an error of the user's code.
+"""Read and collate samples as torch's DataLoader does, with one error message for an error of the user's code.
 
 In: a data set, its collate function, a loader. Out: samples, batches. The global random generators are left as they
 were.
@@ -42,7 +42,7 @@ def undrawn() -> Iterator[None]:
 
 def fetched(source: Any, indices: Sequence[int]) -> list[Any]:
     """A batch of samples, as torch's DataLoader reads it: they may share memory with one another and with the data set.
-    DataError if reading fails, or `__getitems__` gives something else than a list of them."""
+    DataError if reading fails, or `__getitems__` does not give a list of them."""
     try:
         if not getattr(source, "__getitems__", None):
             return [source[i] for i in indices]
@@ -109,8 +109,8 @@ def _forms(sample: Any) -> list[str]:
 
 
 def refuse_workers(loader: DataLoader, samples: Mapping[int, Any], same: Callable[[Any, Any], bool]) -> None:
-    """DataError if samples are others in the loader's worker processes, which a job does not start. They are read there
-    only if the loader has a worker_init_fn, or its data set asks for the worker. `samples`: by index of the data
+    """DataError if samples differ in the loader's worker processes, which a job does not start. They are read there
+    only if the loader has a worker_init_fn, or its data set calls get_worker_info(). `samples`: by index of the data
     set."""
     if not loader.num_workers or not (loader.worker_init_fn or _asks_for_worker(loader.dataset)):
         return
