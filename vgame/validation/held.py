@@ -103,7 +103,7 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
             return []
         if not file.startswith(VGAME):
             return _of_function(path, value)
-        cells = value.__closure__ or ()  # of a function around one of the user's
+        cells = value.__closure__ or ()  # of a wrapper of a user's function
         held = [cell.cell_contents for cell in cells if _is_full(cell)]
         return [(path, part) for part in held if isinstance(part, FunctionType | MethodType | partial)]
     if isinstance(value, MethodType):

@@ -131,7 +131,7 @@ class Shadows(TorchDispatchMode):
         return result
 
     def _discount(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """A counter is none any more when it gets what is computed from another tensor."""
+        """A tensor is no longer a counter when an operator writes to it a value computed from another tensor."""
         named = [*zip(func._schema.arguments, args, strict=False)]
         named += [(a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs]
         for argument, value in named:

@@ -76,7 +76,7 @@ def as_trained(model: nn.Module) -> ExitStack:
 
 
 class _Clamps(TorchFunctionMode):
-    """Context in which limits of numbers stay tensors: torch reads one of them as a number of binary32."""
+    """Context in which the limits of clamp stay tensors: beside a number, torch reads a tensor as a binary32 number."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return CLAMPS.get(function, function)(*args, **(kwargs or {}))
@@ -142,7 +142,7 @@ def gradients(
 
 
 def _play_before(task: Task, loss: Callable[..., T], batch: Tensors) -> None:
-    """What the losses of earlier turns leave on the model for this one; not in its tensors."""
+    """Run the losses of earlier turns, for the changes that they make to the model other than to its tensors."""
     with _same_contents(task.model):
         for each in task.losses[: task.losses.index(loss)]:
             each(task.model, {name: t.clone() for name, t in batch.items()})
@@ -201,8 +201,8 @@ class AtStep:
         step: int,
         budget: Budget,
     ) -> None:
-        """`by_rule`: the program has the exact formulas, of which single numbers are not rounded. `trained`: names of
-        the parameters with a gradient, by `id`."""
+        """`by_rule`: the program has the exact formulas of a rule, so the optimizer's single numbers get shadows in
+        binary64. `trained`: names of the parameters with a gradient, by `id`."""
         self.optimizer, self.by_rule, self.step = optimizer, by_rule, step
         copies, followers = company.copied()
         pairs = [*zip(company.optimizers, copies, strict=True)]
@@ -263,7 +263,7 @@ class AtStep:
             type(original).step(copy)
 
     def _count(self) -> None:
-        """The counters after the previous steps."""
+        """Set the counters to the number of previous steps."""
         for group, rule in zip(self.copied.param_groups, self.rules, strict=True):
             for p in group["params"] if rule.counters else ():
                 if id(p) in self.names:
