@@ -27,7 +27,7 @@ from vgame.program.operators import Access, Contract, Map, Operator, RefClass, V
 FAR = 64
 #: Functions that are not fused, because their loops have many instructions.
 ALONE = frozenset((*ELEMENTARY, Function.FMOD))
-#: Functions that the GPU's kernels do not fuse: torch computes rare functions of several instructions.
+#: Functions that the GPU's kernels do not fuse: rare functions of several instructions are left to torch.
 ALONE_ON_GPU = ALONE | {
     Function.FLOOR,
     Function.CEIL,

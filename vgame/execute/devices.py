@@ -1,7 +1,7 @@
 """Devices: hardware and software configurations that compute. One CPU has several of them.
 
 `prepare_environment` must run before torch is imported (it only sets environment variables); `use_device` runs after.
-The command line uses the names, and so do the tests that the bits do not depend on the device.
+The names are used by the command line, and by the tests that the bits do not depend on the device.
 """
 
 from __future__ import annotations

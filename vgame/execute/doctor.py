@@ -165,7 +165,7 @@ def _products(kind: str) -> Finding:
 
 
 def _digits(kind: str) -> Iterator[Finding]:
-    """Large products by digits against those by multiply-adds, where there are both."""
+    """Compare large products by digits with those by multiply-adds, if the device computes both."""
     if own_digits(torch.device(kind)):
         a, b = torch.randn(2, 1, 160, 400, generator=torch.Generator().manual_seed(4))
         with using(replace(vendor(), digits=None)):

@@ -1,6 +1,6 @@
 """The least memory of a step: a job that does not fit is refused before it fills the machine.
 
-In: the units of a step. Out: words, or one sentence. Counts only words that are certainly in memory: no views, no
+In: the units of a step. Out: words, or a VgameError. Counts only words that are certainly in memory: no views, no
 temporaries. A step with a tap (for a dispute) has no chains and writes each output as contiguous words.
 """
 

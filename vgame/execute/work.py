@@ -1,6 +1,6 @@
 """The work of a step: a job that no device of this kind can finish is refused before anything is computed.
 
-In: a program. Out: operations, or one sentence. Counted from the shapes, in time proportional to the number of
+In: a program. Out: operations, or a VgameError. Counted from the shapes, in time proportional to the number of
 operators.
 """
 
