@@ -131,7 +131,7 @@ class Moments:
 
 
 def moments_dot(a: Sequence[int], b: Sequence[int]) -> Moments:
-    """Of sum_k a[k] b[k]."""
+    """The moments of sum_k a[k] b[k]."""
     total = partial_dot(a, b)
     if total.cls:
         return Moments(total)
@@ -144,7 +144,7 @@ def moments_dot(a: Sequence[int], b: Sequence[int]) -> Moments:
 
 
 def moments_sum(words: Sequence[int]) -> Moments:
-    """Of sum_k words[k]."""
+    """The moments of sum_k words[k]."""
     return moments_dot(words, [ONE] * len(words))
 
 

@@ -2,7 +2,7 @@
 operator of a step.
 
 In: a program, bits, a window per sum operator; for an auditor the step's entries. Out: the same values on both sides,
-the trainer's entries, the auditor's corrections. Sums are where devices differ; every other operator has one binary64
+the trainer's entries, the auditor's corrections. Devices differ in sums only; every other operator has one binary64
 value on all IEEE devices (elementary functions are our own code), so it needs no entry: its RN_b, rounded once.
 Operators that select or move values do not round.
 """
@@ -155,7 +155,8 @@ class Logged(Correct):
         return self._enclose(_row(a, batch, m), _row(b, batch, n))
 
     def _enclose(self, x: Tensor, y: Tensor | None = None, length: int | None = None) -> Enclosure | None:
-        """Of sum_k x[k] y[k], or of sum_k x[k]; `length`: K in the program, if only some terms were selected."""
+        """The enclosure of sum_k x[k] y[k], or of sum_k x[k]; `length`: K in the program, if only some terms were
+        selected."""
         found = moments(x, torch.ones_like(x) if y is None else y)
         return found and found.enclosure(length or x.numel(), self.bits)
 

@@ -40,7 +40,7 @@ def evaluate(operator: Operator, at: Position, read: Read, bits: int, entry: Dir
 
 
 def moments(operator: Contract, element: int, block: int, read: Read) -> Moments:
-    """Of one block of a contraction."""
+    """The moments of one block of a contraction."""
     m, a, b = reference.rows(operator, element, block, read)
     if operator.variant is Variant.ONE_HOT:
         return moments_sum([word for position, word in zip(a, b, strict=True) if position == m])
