@@ -47,7 +47,7 @@ def gathered(group: Group, part: torch.Tensor, split: Split, whole: int) -> torc
 
 
 def shares_of(group: Group) -> list[Share]:
-    """Of all ranks."""
+    """The shares of all ranks."""
     return [Share(rank, group.world) for rank in range(group.world)]
 
 
@@ -89,8 +89,8 @@ def _other(group: Group, words: torch.Tensor, exchange: Exchange) -> torch.Tenso
 def looked_up(
     group: Group, index: torch.Tensor, table: torch.Tensor, fill: torch.Tensor, looked: Looked
 ) -> torch.Tensor:
-    """Rows of a table of which each rank has a part: [indices, width]; `fill` where there is no such row. A rank
-    requests missing rows from their holders. If no rank misses one, as usual, one exchange shows it."""
+    """Rows of a table of which each rank has a part: [indices, width]; `fill` for an index without a row. A rank
+    requests missing rows from their holders. Usually no rank misses one, and a single exchange shows it."""
     width, shares = looked.operator.width, shares_of(group)
     ends = torch.tensor([share.cut(looked.held.digit)[1] * looked.held.inner // width for share in shares])
     begin = shares[group.rank].cut(looked.held.digit)[0] * looked.held.inner // width

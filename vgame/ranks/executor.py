@@ -27,7 +27,7 @@ from vgame.ranks.roots import shared_roots
 from vgame.ranks.split import Share
 from vgame.ranks.sums import MOST_PENDING, Sum, finish
 
-#: Index for: every word that must be finite is finite.
+#: In place of an operator's index: every word that must be finite is finite.
 ALL_FINITE = 2**31 - 1
 
 

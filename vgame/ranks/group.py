@@ -89,7 +89,7 @@ class TorchGroup:
         return arrive
 
     def close(self, failed: bool = False) -> None:
-        """End giving; given pieces can still be read, unless the work has `failed`."""
+        """Stop giving pieces; given pieces can still be read, unless the work has `failed`."""
         if "near" in self.__dict__:
             self.near.close(failed)
         dist.destroy_process_group(self.group)
@@ -166,7 +166,7 @@ def joined(timeout: float = TIMEOUT) -> Iterator[TorchGroup]:
 
 
 def _health(timeout: float) -> Health:
-    """Uses two connections: a wait on one must not delay the signs of life."""
+    """The signs of life of this rank, over two connections: a wait on one must not delay the signs."""
     store = dist.distributed_c10d._get_default_store()
     prefix = f"vgame/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_sessions)}"
     stores = (dist.PrefixStore(prefix, s) for s in (store, store.clone()))

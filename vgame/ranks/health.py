@@ -1,7 +1,7 @@
 """Signs of life: every rank writes its progress to the store twice a second; a silent or hanging rank is named.
 
-In: the store of a process group (a TCPStore). Out: one sentence. torchrun alone would name the healthy rank that lost
-its connection first.
+In: the store of a process group (a TCPStore). Out: an error message. torchrun alone would name the healthy rank that
+lost its connection first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Terminated(BaseException):
 
 
 class Store(Protocol):
-    """The methods used of torch.distributed.Store."""
+    """The methods of torch.distributed.Store that are used."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -110,8 +110,8 @@ class Health:
         return f"rank {rank} (of {self.world}{where})"
 
     def _overdue(self) -> str:
-        """A sentence about a rank that this one has waited for longer than `timeout`; FAILED if a rank has failed
-        meanwhile; else empty."""
+        """An error message about a rank for which this one has waited longer than `timeout`; FAILED if a rank has
+        failed meanwhile; else empty."""
         now, since = time.monotonic(), self.waits
         if not since:
             return ""

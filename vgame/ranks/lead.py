@@ -104,7 +104,8 @@ class Leader:
         return roots
 
     def _look_at(self, state: Shared) -> None:
-        """The other ranks keep the newest state and the one before it until the end."""
+        """VgameError unless the other ranks still hold the state: they keep the newest one and the one before it until
+        the end."""
         if self.ended or self.version - state.version > 1:
             raise VgameError(
                 f"state {state.version} of the ranks is read too late: copy the needed tensors before the end of the "

@@ -125,7 +125,7 @@ class Near:
             letter = self._letter(self.mail.words, q, self.sent[q])
             self._until(q, lambda letter=letter: letter[NUMBER] == letter[TAKEN])
             letter[BLOCK] = written[id(piece)].file
-            letter[NUMBER] = self.sent[q] & MOST  # last: x86 shows stores in their order
+            letter[NUMBER] = self.sent[q] & MOST  # last: x86 makes stores visible in order
 
     def _write(self, piece: torch.Tensor) -> Block:
         fitting = [b for b in self.blocks if len(b.words) >= HEAD + piece.numel() and b.free]

@@ -47,7 +47,7 @@ class Sum:
         return is_within(claim, self.mine.depth, self.terms.exact(position))
 
     def round(self) -> None:
-        """Round the sums that the error bound decides. Out: the other places, and their magnitudes."""
+        """Round the sums that the error bound decides; `places` and `magnitudes` are then those of the others."""
         got = self.arrive()
         total, *sizes = (_added(column) for column in zip(*(self.cut.pieces(g[1:]) for g in got), strict=True))
         out, self.places, self.magnitudes = rounded(total, factors(sizes), weight([int(g[0]) for g in got]))
@@ -59,7 +59,7 @@ class Sum:
         return self.terms.digits(positions.to(self.device), levels.to(self.device)).cpu().reshape(-1)
 
     def settle(self, answers: Sequence[Tensor], every: bool) -> None:
-        """Round the sums at places by all ranks' digits; returns the undecided places."""
+        """Round the sums at `places` by all ranks' digits; `places` keeps the undecided ones."""
         levels = scales(self.magnitudes, self.length, every)
         digits = _added([answer.view(len(levels) + 2, self.places.numel()) for answer in answers])
         words, sure = certain(digits, levels, self.length)
