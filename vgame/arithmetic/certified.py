@@ -1,10 +1,10 @@
-"""Correctly rounded products and sums, on any device: the face of this part.
+"""Correctly rounded products and sums, on any device: the interface of this package.
 
 In: binary32 and int32 tensors. Out: tensors whose every bit is a mathematical function of the operands, independent of
 kernel, order, thread count, device and vendor. Each function has a twin on words in
 vgame/arithmetic/reference/functions.py.
 
-The way of an element (docs/numerics-products.md proves each step):
+The path of an element (docs/numerics-products.md proves each step):
 vendor's binary64 sum -> rounding test (rounding_test) -> exactness test (row_facts) -> exact tier (exact, slices).
 
 Each step is torch passes on any device; on a CPU compiled loops (numba/), on CUDA Triton kernels (triton/) take their

@@ -137,8 +137,8 @@ CONSTANTS = ("LOG2E", "LN2_HI", "LN2_LO", "SHIFTER", "SCALER", "REDUCE", "SIGMOI
 def bound(
     primitives: Mapping[str, Any], made: Callable[[Callable], Any], constant: Callable[[Any], Any]
 ) -> dict[Function, Any]:
-    """The functions over a twin's primitives, each part and each function put through `made`, the constants through
-    `constant`."""
+    """The functions over a twin's primitives; `made` is applied to each part and each function, `constant` to each
+    constant."""
     found = vars(elementary_tables) | vars(elementary_reduction) | {"INF": INF, "NAN": NAN}
     names: dict[str, Any] = {name: constant(found[name]) for name in (*CONSTANTS, "INF", "NAN")}
     names |= {"__builtins__": builtins} | dict(primitives)

@@ -1,4 +1,4 @@
-"""The assumptions of the certificates about a library, and their only calls to it.
+"""The assumptions of the certificates about a library, and the only calls of the library.
 
 In: binary64 tensors whose values are binary32 numbers or products of two. Out: binary64 sums with a promised error.
 Another device (a perturbed one, a reversed one, a compiled one) is another `Vendor`, installed with `using`.
@@ -128,7 +128,7 @@ def own_multiply(device: torch.device) -> Multiply | None:
 
 
 def own_digits(device: torch.device) -> Digits | None:
-    """The same of digits, where the processor has tiles of bytes."""
+    """vgame's own kernel for products by digits on `device`, if the processor multiplies tiles of bytes; else None."""
     return vendor().digits if own_products.in_use(device) and permitted() else None
 
 
@@ -165,5 +165,5 @@ def _reversed_scatter(x: Tensor, owner: Tensor, out: Tensor) -> None:
 
 
 def reversed_order():
-    """A further device inside this process: every sum runs backwards and in three parts. A context manager."""
+    """Context that acts as a further device inside this process: every sum runs backwards and in three parts."""
     return using(Vendor(_reversed_product, _reversed_total, _reversed_scatter, _norm))

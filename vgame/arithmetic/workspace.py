@@ -24,7 +24,8 @@ TILE = 1 << 22
 #: elements of a tile of sums, of a product's tile or of its operands' blocks. Elsewhere all of them are a tile.
 PASS, GATHER, SUMS, PRODUCTS = ({"cpu": 1 << size} for size in (16, 17, 18, 20))
 
-#: Lines of a multiple of so many binary64 words are padded by so many words, to avoid cache-set conflicts.
+#: Lines whose length is a multiple of the first number of binary64 words are padded by the second, to avoid cache-set
+#: conflicts.
 FALLS_TOGETHER, APART = 64, 8
 
 #: Least length of the dimension that threads split for a copy.
@@ -93,7 +94,7 @@ def scratch(slot: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch
 
 def new(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
     """An uninitialised contiguous tensor. On a CPU a large one is from `malloc`: GNU's `posix_memalign`, which torch
-    calls, seldom uses freed memory of the same size again: a step took up to 1.4 times the memory."""
+    calls, seldom reuses freed memory of the same size, which made a step take up to 1.4 times the memory."""
     size = math.prod(shape)
     if torch.device(device).type != "cpu" or size < LARGE:
         return torch.empty(tuple(shape), dtype=dtype, device=device)

@@ -49,7 +49,7 @@ AT_A_TIME = 4
 #: Rows with a largest word outside 2^-100 .. 2^100 are not suited.
 LEAST, MOST = np.uint32(27 << 23), np.uint32(227 << 23)
 
-#: Of the rows of a and of b, [Ba, M] and [Bb, N].
+#: One number per row of a and of b, [Ba, M] and [Bb, N].
 Squares = tuple[Tensor, Tensor]
 
 _ROOM = np.float32(1 + 2.0**-7)
@@ -62,7 +62,7 @@ def chunk_of(length: int) -> int:
 
 @compile_loop
 def _lined(columns, first, terms, lined):
-    """lined[k]: whether the 16 words from first + 16 k on lie beside each other."""
+    """lined[k]: whether the 16 words from first + 16 k on are adjacent."""
     for k in range(terms // SIDE):
         lined[k] = True
         for j in range(1, SIDE):
@@ -72,14 +72,14 @@ def _lined(columns, first, terms, lined):
 
 @cache
 def _packing(slices: int, left: bool) -> Callable[..., bool]:
-    """What cuts rows into tiles of digits, for the left or the right side of a product."""
+    """The loop that cuts rows into tiles of digits, for the left or the right side of a product."""
     shift, unit = (16, 2.0**-16) if slices == 5 else (24, 2.0**-24)
     last_unit, right = 2.0 ** (-8 * slices), not left
     spread = 2.0**47 if slices == 5 else 2.0**28
 
     @compile_loop
     def pack(x, rows, columns, first, terms, y, scales, squares, defects, words, lined):
-        """y: of each panel of 16 rows the tiles of the chunk; scales: of the rows. Whether all rows are suited.
+        """y: of each panel of 16 rows the tiles of the chunk; scales: of the rows. Returns whether all rows are suited.
 
         squares, defects: of each row, added up over the chunks.
         """
@@ -183,7 +183,7 @@ def _exponent(most):
 
 @compile_loop
 def _mean_bound(squares, defects, own):
-    """Of the rows' bounds per norm."""
+    """The mean of the rows' bounds per norm."""
     total = 0.0
     for i in range(squares.size):
         total += np.sqrt(own + defects[i] / squares[i] if squares[i] else 0.0)
@@ -218,7 +218,8 @@ def _loop_of(slices: int) -> Callable[..., int]:
 
     @compile_loop
     def multiply_panels(panels, scales, shape, steps, level, sums, start, first_chunk, last_chunk, rounding, number):
-        """The products of two operands' panels: into sums[start ..], or rounded. How many are open so far."""
+        """The products of two operands' panels: into sums[start ..], or rounded. Returns the number of open ones so
+        far."""
         a, b = panels
         out, strides, to, bounds_a, bounds_b, found, limit = rounding
         rows, columns = shape
@@ -276,7 +277,7 @@ def _loop_of(slices: int) -> Callable[..., int]:
             known_b = squares[1][v : v + columns], defects[1][v : v + columns]
             for first in range(0, x_columns.size, chunk):
                 terms = min(chunk, x_columns.size - first)
-                if own_a or terms < x_columns.size:  # else it is there
+                if own_a or terms < x_columns.size:  # else the panels hold it
                     part = x_rows[u : u + rows], x_columns, first, terms, panels[0], scales[0]
                     if not pack_a(x, *part, *known_a, buffer, lined):
                         return -1
@@ -300,8 +301,8 @@ def _loop_of(slices: int) -> Callable[..., int]:
     @compile_loop
     def multiply(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer, rounding):
         """The sums [B, M, N] of the products of the rows a and b, or if there is an `out` their words; squares and
-        defects of the rows. How many words are open; -1 if not all rows are suited, the first ones' bounds per norms
-        are above `most` on average, or more words than the limit are open."""
+        defects of the rows. Returns the number of open words; -1 if not all rows are suited, the first ones' bounds per
+        norms are above `most` on average, or more words than the limit are open."""
         modes = begin_modes()
         begin_tiles()
         number = multiply_all(a, b, shape, chunk, own, most, sums, squares, defects, panels, level, buffer, rounding)
@@ -343,7 +344,7 @@ def multiply(
     a: Places, b: Places, sums: Tensor, squares: Squares, early: bool = False, most: float = np.inf
 ) -> Squares | None:
     """sums [B, M, N], binary64 and contiguous, and squares [Ba, M] and [Bb, N] of the rows; (left [Ba, M], right [Bb,
-    N]): left * right bounds a sum's error, with room for a rounding. None where a row is not suited, or the bounds per
+    N]): left * right bounds a sum's error, with room for a rounding. None if a row is not suited, or the bounds per
     norms are above `most`.
 
     early: for sums that are rounded to 8 bits.
@@ -358,8 +359,8 @@ def multiply(
 def round_products(
     a: Places, b: Places, out: Tensor, squares: Squares, early: bool, most: float, limit: int
 ) -> Tensor | None:
-    """out [B, M, N] = the sums, rounded to 24 bits or, if `early`, to 8; squares as above. The flat positions (int32)
-    that are still open; None where there are more than `limit`, or as above."""
+    """out [B, M, N] = the sums, rounded to 24 bits or, if `early`, to 8; squares as above. Returns the flat positions
+    (int32) that are still open; None if there are more than `limit`, or as above."""
     found = scratch("found", (out.numel(),), torch.int32, out.device)
     size = out.numel() if a[2].size > CHUNK else 0
     sums = scratch("sums", (size,), torch.float64, out.device).numpy()

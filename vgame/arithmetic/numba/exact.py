@@ -16,7 +16,7 @@ from vgame.system.threads import share
 
 #: Elements and terms collected at a time if rows are not contiguous: the second cache holds them twice.
 LANES, TERMS = 256, 256
-#: Least number of terms beside each other that are collected row by row.
+#: Least number of adjacent terms that are collected row by row.
 LEAST_RUN = 4
 #: Least number of sums, of as many terms, for which sparse rows are looked for.
 LEAST_LISTED, LEAST_LENGTH = 64, 256
@@ -53,7 +53,7 @@ def _sum_terms_twice(x, y, sigma, finer):
 
 @compile_loop
 def _collect(x, begins, columns, out):
-    """out[e, k] = x[begins[e] + columns[k]]: row by row where terms lie beside each other, else term by term, because
+    """out[e, k] = x[begins[e] + columns[k]]: row by row where terms are adjacent, else term by term, because
     neighbouring rows are often adjacent in memory."""
     first = 0
     while first < columns.size:

@@ -65,7 +65,7 @@ class Code:
         return data if index is None else self.builder.gep(data, [self.arguments[index]])
 
     def rows(self, which: Iterable[int]) -> list[Any]:
-        """Where rows of `widen_panel` begin."""
+        """The addresses at which rows of `widen_panel` begin."""
         memory, table, begins = self.place(2), self.place(3), []
         for i in which:
             number = self.builder.add(self.arguments[4], self.number(i))
@@ -230,8 +230,8 @@ def fused_tile(typing, used, rows, vectors, lanes, a, at, b, bt, c, ct, apart, t
 def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms, y, to, squares):
     """y[to + k * width + i] = x[row_i + columns[ct + k]] in binary64, row_i = rows[min(first + i, last)], i < width.
 
-    squares[i]: the row's sum of squares continued over k = 0 .. terms-1. beside: so many neighbouring rows lie beside
-    each other, row_(i+1) = row_i + 1; it divides the width. x: binary32 or binary64.
+    squares[i]: the row's sum of squares continued over k = 0 .. terms-1. beside: the number of neighbouring rows that
+    are adjacent, row_(i+1) = row_i + 1; it divides the width. x: binary32 or binary64.
     """
     count, together = width.literal_value, beside.literal_value
 
@@ -254,8 +254,8 @@ def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms,
 
 @intrinsic(prefer_literal=True)
 def widen_across(typing, width, along, x, rows, first, last, columns, ct, blocks, y, to, squares):
-    """As `widen_panel`, for blocks * along terms, where the words of each block of `along` terms lie beside each other:
-    whole vectors of every row are read, and transposed in registers. along: a power of two."""
+    """As `widen_panel`, for blocks * along terms, where the words of each block of `along` terms are adjacent: whole
+    vectors of every row are read, and transposed in registers. along: a power of two."""
     count, length = width.literal_value, along.literal_value
 
     def generate(context, builder, signature, arguments):

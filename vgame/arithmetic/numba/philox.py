@@ -1,4 +1,4 @@
-"""Philox and the shuffle as compiled loops. Twins: random.py (tensors), vgame/arithmetic/reference/philox.py
+"""Philox and the shuffle as compiled loops. Twins: torch/philox.py (tensors), vgame/arithmetic/reference/philox.py
 (reference), contracts/arithmetic/Philox.sol."""
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from vgame.arithmetic.workspace import scratch
 CHAIN = 256
 #: Words of a's panels that are reused together, at least: half of a second cache of 512 KiB.
 NEAR = 1 << 15
-#: Terms that are transposed at a time; rows that are read together where they lie beside each other.
+#: Terms that are transposed at a time; rows that are read together where they are adjacent.
 ALONG, FEW = 8, 4
 
 #: (memory, begins of its rows (int64), offsets of the terms of a row (int64)).
@@ -89,7 +89,7 @@ def _packing(size: int) -> Callable[..., None]:
 
     @compile_loop
     def lie_beside(rows, first, last, together):
-        """Whether the rows first..last are runs of `together` rows that lie beside each other."""
+        """Whether the rows first..last are runs of `together` adjacent rows."""
         beside = (last + 1 - first) % together == 0
         for i in range(first, last):
             beside = beside and (rows[i + 1] == rows[i] + 1 or (i + 1 - first) % together == 0)
@@ -129,7 +129,7 @@ def _packing(size: int) -> Callable[..., None]:
 
 @compile_loop
 def _look_ahead(columns, first, terms, ahead):
-    """ahead[k]: how many of the terms from first + k to first + terms - 1 lie beside each other."""
+    """ahead[k]: the number of adjacent terms from first + k on, up to first + terms - 1 at most."""
     for k in range(terms - 1, -1, -1):
         goes_on = k + 1 < terms and columns[first + k + 1] == columns[first + k] + 1
         ahead[k] = ahead[k + 1] + 1 if goes_on else 1

@@ -115,8 +115,8 @@ class FilteredTile(DigitTile):
         tally(self.out.numel(), 0, rest.numel())
 
     def _filter(self) -> tuple[Tensor, Tensor]:
-        """sums, and norm_a and norm_b, which are at least the rows' norms; (left [1, M, 1], right [1, 1, pixels]) of
-        the sums' bound."""
+        """Compute `sums`, and `norm_a` and `norm_b`, which are at least the rows' norms; returns (left [1, M, 1], right
+        [1, 1, pixels]) of the sums' bound."""
         (u, norms), patches, device = self.filters, self.pictures.patches, self.out.device
         rows, pixels = self.out.shape[1:]
         channels, tiles = patches.channels, pixels // 4

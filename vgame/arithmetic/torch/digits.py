@@ -1,5 +1,5 @@
-"""Tiles of a product whose sums are made of digits where the processor multiplies tiles of bytes and the operands are
-suited; others as in products.py.
+"""Tiles of a product: sums by digits if the processor multiplies tiles of bytes and the operands are suited, else as in
+products.py.
 
 In, out: as a Tile. Method: approximate sums by numba/digit_products.py, with a bound of their own; the rounding test
 and the exact tier are those of every product. Proof: docs/numerics-products.md, section 14.
@@ -36,7 +36,7 @@ class DigitTile(Tile):
             super().run()
 
     def by_digits(self) -> bool:
-        """Whether `out` is filled."""
+        """Fill `out` by digits if they are suited; returns whether `out` is filled."""
         multiply = own_digits(self.out.device) if self.fused else None
         rows, columns, length = *self.out.shape[1:], self.a.shape[2]
         large = min(rows, columns) >= SIDE and length >= LENGTH and self.out.numel() * length >= WORTH

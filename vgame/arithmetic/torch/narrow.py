@@ -23,8 +23,8 @@ from vgame.system.threads import share
 
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
 HALF, LOW = 0x8000, 0xFFFF
-#: Relative error bound (generous) of the binary64 values of elementary functions: a value as near to a midpoint does
-#: not decide.
+#: Relative error bound (generous) of the binary64 values of elementary functions: a value that is this near to a
+#: midpoint does not decide.
 VAGUE = 2.0**-40
 #: Functions with f(x) = x + a term; at a midpoint x the sign of the term decides (`_next_term`).
 IDENTITIES = (Function.SIN, Function.TANH, Function.EXPM1, Function.LOG1P)

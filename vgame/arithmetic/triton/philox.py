@@ -71,7 +71,7 @@ def _fill_shuffle(clock, out, k0, k1, elements, population, BLOCK: tl.constexpr)
 
 
 def random_words(seed: int, clock: torch.Tensor, operator: int, elements: int) -> torch.Tensor:
-    """Twin: random.random_words; clock: int64 [1], the step."""
+    """Twin: torch/philox.py, random_words; clock: int64 [1], the step."""
     out = torch.empty(elements, dtype=torch.int32, device=clock.device)
     counters = triton.cdiv(elements, 4)
     _fill_words[(triton.cdiv(counters, BLOCK),)](
