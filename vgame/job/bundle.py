@@ -111,7 +111,7 @@ class Bundle:
 
     @property
     def checked(self) -> str:
-        """The recorded result of the validation, in one sentence."""
+        """The recorded result of the validation, as one line of text."""
         if self.validation is None:
             return "not validated: the bundle records no comparison with the client's code"
         return line(self.validation)

@@ -1,7 +1,7 @@
 """Warnings about likely mistakes in a job: an unused learning rate, a batch larger than the data, a factory with other
 weights at each call.
 
-In: a task and its job. Out: nothing, or a warning of one sentence.
+In: a task and its job. Out: nothing, or a warning.
 """
 
 from __future__ import annotations

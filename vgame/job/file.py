@@ -94,7 +94,7 @@ class Terms(BaseModel):
     complaint_window: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 0
     """From the key, for complaints."""
     fee: Annotated[Wei, Field(lt=2**96)] = 0
-    """Paid with each challenge beside the bond; burnt unless the claim is convicted on the dispute's path."""
+    """Paid with each challenge in addition to the bond; burnt unless the claim is convicted on the dispute's path."""
     guardian: Account = NO_ACCOUNT
     """The auditor that is paid if the trainer is convicted while this auditor has a dispute open
     (docs/protocol.md section 6); 0: none."""
@@ -202,7 +202,7 @@ class JobFile(BaseModel):
 
 
 def read_job_file(path: Path) -> JobFile:
-    """Read the job file at `path`. VgameError has one sentence per problem."""
+    """Read the job file at `path`. VgameError names each problem."""
     try:
         job = JobFile.model_validate(tomllib.loads(read_file(path, MOST_SPEC, follow=True).decode()))
     except OSError as error:

@@ -76,7 +76,7 @@ def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
 
 
 def load_weights(model: nn.Module, given: Mapping[str, torch.Tensor], where: str) -> None:
-    """`model.load_state_dict`; VgameError has its problems in one sentence."""
+    """`model.load_state_dict`; VgameError names the keys that do not fit."""
     own = model.state_dict(keep_vars=True)
     given = _with_tied(own, given)
     missing, unknown = [k for k in own if k not in given], [k for k in given if k not in own]

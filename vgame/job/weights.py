@@ -1,7 +1,7 @@
 """Exported weights: write a file that a module loads; check that a file is the state which a final claim certifies.
 
 In: a run, or a file and the final state root of a claim. Out: a safetensors file with the module's own keys, whose
-header names the root of every tensor of the state; or the verdict about a file, in one sentence.
+header names the root of every tensor of the state; or the verdict about a file, as one line of text.
 """
 
 from __future__ import annotations

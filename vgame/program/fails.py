@@ -33,7 +33,7 @@ BY_INDEX = re.compile(
     "embedding|_embedding_bag.*|one_hot|nll_loss(2d)?_forward"
 )
 DIVISIONS = re.compile("div|divide|floor_divide|remainder|fmod")  # by the integer 0
-#: Operators that fail for no values, beside views and those of single elements.
+#: Operators that fail for no values, in addition to views and pointwise operators.
 NEVER = re.compile(
     "empty.*|zeros.*|ones.*|full.*|new_.*|arange|eye|linspace|scalar_tensor|lift_fresh.*|clone|copy|_to_copy|detach.*|"
     "fill|zero|set_|cat|stack|.*pad[123]d|constant_pad_nd|sum|mean|prod|any|all|amax|amin|aminmax|max|min|argmax|"

@@ -140,7 +140,8 @@ def _refuse_memory(path: str, array: np.ndarray, model: nn.Module | None) -> Non
 
 
 class _Tensor(T):
-    """A tensor of the model that an optimizer or a scheduler holds beside its own parameters, and may not use."""
+    """A tensor of the model that an optimizer or a scheduler holds in addition to its own parameters, and may not
+    use."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -55,7 +55,7 @@ class Changing:
         object.__setattr__(self, "kind", kind)
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__torch_function__":  # torch asks it of every argument
+        if name == "__torch_function__":  # torch reads it from every argument
             return object.__getattribute__(self, name)
         if name != "__class__":
             _refusing(self)

@@ -3,7 +3,7 @@
 In: the folder of the order (empty: the run's own); the URLs of states that are not in the folder; lines `FIRST LAST
 BEGIN` (checkpoints up to COUNT, and the one with the initial state) or `segment C` on standard input. Out: one JSON
 object a line: {"ready": hash of the opened run, "vgame": its version}, then for each part {"first", "last", "checked",
-"differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or {"error": sentence}; {"begins": step} as a
+"differs", "theirs", "mine", "kept", "step"}, {"segment": [state roots]} or {"error": message}; {"begins": step} as a
 sign of life before each executed step.
 """
 

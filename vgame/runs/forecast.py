@@ -130,7 +130,7 @@ def _growth(bundle: Bundle, keep: int = 1, made: int = 0, forgets: bool = False)
 
 def refuse_small_disk(store: Store, stepper: Stepper, more: int = 0) -> None:
     """StoreError unless the disk has the space for the rest of a role's run, in whole blocks and in mode `logged` with
-    its log, and for `more` bytes beside it."""
+    its log, and for `more` bytes in addition."""
     found, disk = _counted(store), os.statvfs(store.folder)
     if store.divergence:
         return

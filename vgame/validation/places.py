@@ -2,7 +2,7 @@
 operator of the program has.
 
 In: a loss and its gradients with a differing tensor, executed again on both sides. Out: the module and the user's line,
-as the end of a sentence. Results are identified by sums that do not depend on the order of their elements.
+as the end of an error message. Results are identified by sums that do not depend on the order of their elements.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from vgame.validation.shadow import CannotCheck, Shadows
 from vgame.validation.start import check_start
 
 T = torch.Tensor
-ROWS = 16  # first steps with compared samples, and steps spread over all; besides, those near the end of an epoch
+ROWS = 16  # first steps with compared samples, and steps spread over all; also those near the end of an epoch
 
 
 def validate(order: Order, seconds: float, memory: float | None = None) -> Report:
