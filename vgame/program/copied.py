@@ -142,7 +142,7 @@ def _slots_of_all(optimizers: Sequence[Optimizer], own: Sequence[nn.Parameter]) 
 
 
 def _refuse_shared_slots(slots_of_all: Iterable[tuple[nn.Parameter, dict[str, torch.Tensor]]]) -> None:
-    """Raise ProgramError if a slot shares memory with a parameter, or with another slot that is no counter."""
+    """Raise ProgramError if a slot shares memory with a parameter, or with another slot that is not a counter."""
     places = {id(p): f"a parameter of shape {tuple(p.shape)}" for p, _ in slots_of_all}
     given = {id(p): (places[id(p)], p) for p, _ in slots_of_all}
     kept = {
@@ -273,7 +273,7 @@ class _Untouched(TorchDispatchMode):
 
 
 class _Touched(Exception):
-    """A scheduler does more than change options; the text completes the sentence of the error."""
+    """A scheduler does more than change options; the text completes the error message."""
 
 
 def fixed(optimizers: Iterable[Optimizer]) -> list[Any]:

@@ -114,7 +114,7 @@ class Checks(Known):
         return check_around(frame) if _outputs() == self.outputs else (None, FORM)
 
     def _only_shows(self, frame: FrameType | None) -> bool:
-        """Whether a number decides only whether something is printed; then its line is noted."""
+        """Whether a number decides only whether something is printed; if so, its line is recorded."""
         own = shows_around(frame) if _outputs() == self.outputs else None
         if own is not None:
             self.shown[f"{Path(own.f_code.co_filename).name} line {own.f_lineno}"] = None

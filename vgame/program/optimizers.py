@@ -1,7 +1,7 @@
 """Optimizer steps as operators, derived from a torch optimizer object; one rounding per operation, in the written
 order.
 
-A rule owns its slots (state tensors beside each parameter) and its scalars (tables over the steps).
+A rule owns its slots (state tensors kept for each parameter) and its scalars (tables over the steps).
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def _note_line(step: Step, _: torch.Tensor) -> None:
 
 
 def _reads_others(loss: torch.Tensor) -> bool:
-    """Whether a loss is computed from a tensor of another turn that is no constant."""
+    """Whether a loss is computed from a tensor of another turn that is not a constant."""
     node = get_proxy_slot(loss, get_proxy_mode().tracer).proxy.node
     found = [n for n in ancestors([node]) if is_in_another_turn(n)]
     return any(n.op == "placeholder" or is_random(n) for n in ancestors(found))

@@ -25,7 +25,7 @@ from vgame.program.slots import Slots
 
 #: Overloads that create a tensor filled with one number.
 FILLS = {
-    "empty": lambda args, kwargs: 0.0,  # as good as any number: it is written before it is read
+    "empty": lambda args, kwargs: 0.0,  # any number will do: it is written before it is read
     "zeros": lambda args, kwargs: 0.0,
     "zeros_like": lambda args, kwargs: 0.0,
     "new_zeros": lambda args, kwargs: 0.0,
