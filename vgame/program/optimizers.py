@@ -28,7 +28,7 @@ Scalar = Callable[[Rate, int], Rate]  # (learning rate, step) -> value at that s
 
 @dataclass(frozen=True)
 class Slot:
-    """A state tensor beside each parameter, initially zero."""
+    """A state tensor kept for each parameter, initially zero."""
 
     name: str
     torchs: str  # key of `state[parameter]` under which the optimizer's class keeps it

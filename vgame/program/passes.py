@@ -193,7 +193,7 @@ class Step:
         try:
             yield
         finally:
-            if hasattr(before, "enable"):  # Python 3.11 gives cProfile's object, which is no function
+            if hasattr(before, "enable"):  # Python 3.11 gives cProfile's object, which is not a function
                 before.enable()
             else:
                 sys.setprofile(before)

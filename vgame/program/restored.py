@@ -82,7 +82,7 @@ def _bind(names: dict[str, Any], before: dict[str, Any]) -> None:
 def _redefine(kind: type, before: dict[str, Any]) -> None:
     for name in [n for n in {**vars(kind), **before} if vars(kind).get(n, ABSENT) is not before.get(n, ABSENT)]:
         if name in before:
-            type.__setattr__(kind, name, before[name])  # whatever its metaclass refuses
+            type.__setattr__(kind, name, before[name])  # also if its metaclass refuses assignments
         else:
             type.__delattr__(kind, name)
 

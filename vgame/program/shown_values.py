@@ -49,8 +49,8 @@ def _is_plain_call(function: ast.expr, names: dict[str, Any]) -> bool:
 
 
 def is_of_tensors(place: ast.expr, names: dict[str, Any]) -> bool:
-    """Whether a method of this is not the user's: it is no element of a container with objects other than tensors,
-    numbers and texts."""
+    """Whether a method of this object is not the user's: the object is not an element of a container with objects other
+    than tensors, numbers and texts."""
     if not isinstance(place, ast.Subscript):
         return True
     held = object_at(place.value, names)

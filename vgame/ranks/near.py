@@ -24,17 +24,17 @@ import torch
 #: Words before a block's data: how often each rank has given it back; last, a token of this rank's memory.
 HEAD = 1024
 TOKEN = slice(HEAD - 4, HEAD)
-#: Limit of a rank's unread letters to another one: far more than pending exchanges.
+#: Limit of a rank's unread messages to another one: far more than the number of pending exchanges.
 LETTERS = 256
 #: Seconds of busy waiting; the shortest and the longest sleep; seconds between two checks that the other process lives.
 EAGER, REST, LONGEST, LOOK = 0.002, 0.0001, 0.02, 0.2
 #: Seconds after which the others stop waiting for the last pieces of a rank that has ended normally.
 LEAVING = 1.0
 
-#: Counters wrap around: letters, and blocks given back.
+#: Counters wrap around: of messages, and of blocks given back.
 MOST = 2**31 - 1
 
-NUMBER, TAKEN, BLOCK, LETTER = range(4)  # words of a letter: its number, the last number taken, the block; their count
+NUMBER, TAKEN, BLOCK, LETTER = range(4)  # words of a message: its number, the number last read, the block; word count
 
 Gather = Callable[[Sequence[int]], list[list[int]]]  # gathers one rank's numbers from all ranks
 
@@ -84,7 +84,7 @@ class Near:
             raise
 
     def _reads(self, rank: int) -> bool:
-        """Whether this process can read another rank's letters."""
+        """Whether this process can read another rank's messages."""
         with suppress(OSError, Gone):
             return self.addresses[rank][2] >= 0 and self._memory(rank, self.addresses[rank][2]) is not None
         return False
@@ -108,7 +108,7 @@ class Near:
         return f"/proc/{self.addresses[rank][0]}/fd/{file}"
 
     def _letter(self, words: np.ndarray, to: int, number: int) -> np.ndarray:
-        """Words of a letter in a rank's memory."""
+        """Words of a message in a rank's memory."""
         at = HEAD + (to * LETTERS + number % LETTERS) * LETTER
         return words[at : at + LETTER]
 
@@ -156,7 +156,7 @@ class Near:
         return take
 
     def close(self, failed: bool = False) -> None:
-        """Release the memory once all letters are read; views stay valid. If a living rank does not read them, memory
+        """Release the memory once all messages are read; views stay valid. If a living rank does not read them, memory
         stays until the process ends, or, if the work has `failed`, is released: reading it raises Gone."""
         letters = [(q, self._letter(self.mail.words, q, self.sent[q])) for q in self.gives if self.sent[q]]
         end = time.monotonic() + LEAVING

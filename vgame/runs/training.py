@@ -62,7 +62,7 @@ def train(
 
 
 def detail_of(bundle: Bundle, loss: float) -> str:
-    """Text beside the progress, for people."""
+    """Additional text for the progress display."""
     return f"loss {loss:.4f}" if bundle.purpose == "training" else ""
 
 

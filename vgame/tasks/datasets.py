@@ -45,7 +45,7 @@ def collated(samples: list[Any], make: Collate) -> dict[str, torch.Tensor]:
 @dataclass(frozen=True)
 class Collated:
     """`tensors` of all samples by name; `shape`: the structure of a batch, None if it is the mapping itself; `kind`:
-    the class of a mapping that is no plain dictionary."""
+    the class of a mapping that is not a plain dictionary."""
 
     tensors: dict[str, torch.Tensor]
     shape: pytree.TreeSpec | None

@@ -64,7 +64,7 @@ class Value:
         return Value(self.ref, layout, self.base, self.word)
 
     def retyped(self, dtype: torch.dtype) -> Value:
-        """The same words and layout, read as another type of the same words (int32 and bool)."""
+        """The same words and layout with another type of int32 words (int32 or bool)."""
         base = torch.empty(self.base, dtype=dtype, device="meta")
         return self.like(base.as_strided(self.shape, self.layout.stride(), self.layout.storage_offset()))
 

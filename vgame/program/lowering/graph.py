@@ -108,7 +108,7 @@ class Graph:
             return self._stand_in(node.meta.get("val"))
 
     def _conformed(self, node: torch.fx.Node, value: Any) -> Any:
-        """The value in torch's type; one of several results is checked when it is read."""
+        """The value in torch's type; each of several results is checked when it is read."""
         wanted = node.meta.get("val")
         private = node.target is python_operator.getitem and node.args[1] and node.args[0].target in OWN_SECONDS
         private = private or (wanted is not None and _is_statistic(node))

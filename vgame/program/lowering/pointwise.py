@@ -270,7 +270,7 @@ def shift_right(b: Builder, x: Value, places: Operand) -> Value:
 
 
 def _places(b: Builder, places: Operand) -> tuple[Value, Value | None]:
-    """The places of a shift, and whether they are in 0..31, the valid range for words; None if that is known."""
+    """The places of a shift, and whether they are in 0..31, the valid range for words; None if they are known to be."""
     if not isinstance(places, Value):
         places = b.number(places if 0 <= places < WORD_BITS else -1, True)
     if b.checked or (places.is_immediate and places.word < WORD_BITS):

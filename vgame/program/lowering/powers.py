@@ -104,8 +104,8 @@ def leading(b: Builder, x: Value, bits: int) -> Value:
 
 
 def powers_of_two(b: Builder, whole: Value) -> tuple[Value, Value]:
-    """Two exact powers of two with the product 2 ** whole, for integers from -151 to 129: exponentials rounded to two
-    bits."""
+    """Two exact powers of two with the product 2 ** whole, for integers from -151 to 129: each is an exponential
+    rounded to two bits."""
     half = b.map(Function.FLOOR, b.map(Function.MUL, whole, 0.5))
     parts = (half, b.map(Function.SUB, whole, half))
     near = [b.map(Function.EXP, b.map(Function.MUL, part, math.log(2))) for part in parts]

@@ -43,7 +43,7 @@ def half_open(b: Builder, value: Value, low: Number, high: Number) -> Value:
     torch."""
     end = torch.tensor(float(high)).bfloat16()
     below = torch.nextafter(end, torch.tensor(-torch.inf).bfloat16())
-    middle = (float(end) + float(below)) / 2  # rounds to the one whose last bit is 0
+    middle = (float(end) + float(below)) / 2  # a tie: rounds to the neighbour whose last bit is 0
     compare = Function.LT if int(end.view(torch.int16)) % 2 == 0 else Function.LE
     return b.select(b.map(compare, value, middle), value, float(torch.tensor(float(low)).bfloat16()))
 

@@ -133,7 +133,7 @@ def reversed_order(b: Builder, x: Value) -> Value:
 
 @lowers("argmax.default")
 def argmax(b: Builder, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """For integers: the first position that holds the maximum."""
+    """For integers: the first position whose element equals the maximum."""
     if x.integer:
         x = b.to_float(b.map(Function.IEQ, x, reduced(b, x, dim, True, "max_rows")))
     return reduced(b, x, dim, keepdim, "argmax_rows")
@@ -234,7 +234,7 @@ def cumsum(b: Builder, x: Value, dim: int, dtype: torch.dtype | None = None) -> 
     return integer_sums(b, x, x.shape[dim], lambda y: _running_sums(b, y, dim))
 
 
-LONGEST_RUN = 2048  # elements of running sums by one product; longer lines are split
+LONGEST_RUN = 2048  # elements of a line whose running sums are one product; longer lines are split
 
 
 def _running_sums(b: Builder, x: Value, dim: int) -> Value:
