@@ -7,6 +7,7 @@ through a function ends with the line where the function uses it.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import dis
 import functools
@@ -14,8 +15,9 @@ import gc
 import random
 import sys
 import threading
+import weakref
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -25,6 +27,7 @@ from fractions import Fraction
 from functools import cache, partial
 from importlib.util import resolve_name
 from io import BytesIO, StringIO
+from mmap import mmap
 from multiprocessing.sharedctypes import SynchronizedBase
 from pathlib import Path
 from types import (
@@ -45,12 +48,12 @@ import torch
 from torch import nn
 
 from vgame.system.installed import is_installed, is_of_user, is_own_module
+from vgame.tasks.opened import LEAVES, PLAIN, attributes, functions_of, of_library, position, referents, wrapped
 
-LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 CACHED = functools._lru_cache_wrapper
 NUMBERS = (np.generic, Decimal, Fraction, date, timedelta)
-BUFFERS = (bytearray, memoryview, array, ctypes._SimpleCData, ctypes.Array)
+BUFFERS = (bytearray, memoryview, array, mmap, ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 CONTAINERS = (list, tuple, set, frozenset, deque)
 MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
 #: Python's own modules whose objects hold values of the user.
@@ -68,9 +71,10 @@ def reached(
         name, where, value = todo.pop()
         if isinstance(value, LEAVES):
             yield name + where, value
-            if also and isinstance(value, torch.Tensor) and id(value) not in seen:
+            if type(value) not in PLAIN and id(value) not in seen:
                 seen.add(id(value))
-                todo += [(name, where, part) for part in also(value)]
+                todo += [(f"{name}.{key}", where, part) for key, part in attributes(value)]
+                todo += [(name, where, part) for part in also(value)] if also else []
         elif id(value) not in seen:
             seen.add(id(value))
             yield name + where, value
@@ -84,7 +88,7 @@ def reached(
 def state(value: Any) -> Any:
     """A comparable form of a value that can change in place; None if its parts are compared instead."""
     if isinstance(value, random.Random):
-        return hash(value.getstate())
+        return None if isinstance(value, random.SystemRandom) else hash(value.getstate())
     if isinstance(value, np.random.Generator):
         return hash(str(value.bit_generator.state))
     if isinstance(value, np.random.RandomState):
@@ -98,12 +102,23 @@ def state(value: Any) -> Any:
     if isinstance(value, NUMBERS):
         return type(value), repr(value)
     if isinstance(value, BUFFERS):
-        return bytes(memoryview(value))  # type: ignore[arg-type]
+        return _bytes(value)
     if isinstance(value, StringIO | BytesIO):
         return value.getvalue()
-    if isinstance(value, (*CONTAINERS, dict)) and _size(value) > MOST_PARTS:
+    if isinstance(value, dict):
+        keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
+        parts = dict.values(value) if _size(value) > MOST_PARTS else ()
+        return hash((*(k if type(k) in PLAIN else id(k) for k in keys), *map(id, parts)))
+    if isinstance(value, CONTAINERS) and _size(value) > MOST_PARTS:
         return hash(tuple(map(id, value)))
     return None
+
+
+def _bytes(value: Any) -> bytes | None:
+    try:
+        return bytes(memoryview(value))
+    except ValueError:  # a closed mmap
+        return None
 
 
 def _size(value: Any) -> int:
@@ -116,7 +131,7 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, (*CONTAINERS, dict)) and _size(value) > MOST_PARTS:
         return []
     if isinstance(value, dict):
-        return list(dict.items(value))
+        return [*dict.items(value), *attributes(value), *_classes(type(value))]
     if isinstance(value, CONTAINERS) and not hasattr(value, "__dict__"):
         return list(enumerate(value))
     if isinstance(value, MethodType):
@@ -132,24 +147,30 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, SynchronizedBase):
         return [("", value.get_obj())]
     if isinstance(value, CACHED):
-        return [("", value.__wrapped__), *_results(value)]
+        return [("", value.__wrapped__), *_results(value), *attributes(value)]
     if isinstance(value, partial):
-        return [("", value.func), *enumerate(value.args), *value.keywords.items()]
+        return [("", value.func), *enumerate(value.args), *value.keywords.items(), *attributes(value)]
     if isinstance(value, GeneratorType):
-        return list(value.gi_frame.f_locals.items()) if value.gi_frame else []
+        return [*value.gi_frame.f_locals.items(), *referents(value)] if value.gi_frame else []
     if isinstance(value, type):
-        return of_class(value) if is_own_class(value) else []
-    if isinstance(value, (ModuleType, *GENERATORS)):
+        return [*of_class(value), *_classes(type(value))] if is_own_class(value) else []
+    if isinstance(value, weakref.ref):
+        return [("", value())]
+    if isinstance(value, np.ndarray):
+        return list(enumerate(value.ravel().tolist())) if value.dtype == object else []
+    if isinstance(value, GENERATORS):
+        return [(name, part) for name, part in attributes(value) if name != "gauss_next"]
+    if isinstance(value, ModuleType):
         return []
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
-        return _of_iterator(value)
+        return position(value)
     return _of_object(value)
 
 
 def _of_object(value: Any) -> list[tuple[Any, Any]]:
     kind = type(value)
     if not isinstance(value, nn.Module) and is_library_class(kind):
-        return []
+        return of_library(value)
     held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in _INSIDE}
     if isinstance(value, nn.Module):
         held |= held.pop("_modules", {})
@@ -159,14 +180,18 @@ def _of_object(value: Any) -> list[tuple[Any, Any]]:
             if isinstance(slot, MemberDescriptorType) and not name.startswith("__"):
                 with suppress(AttributeError):
                     held[name] = slot.__get__(value)
-    classes = [("", each) for each in kind.__mro__ if is_own_class(each)]
-    return [*parts, *held.items(), *classes]
+    return [*parts, *held.items(), *_classes(kind)]
+
+
+def _classes(kind: type) -> list[tuple[str, type]]:
+    """The user's classes from which a class is derived, itself included."""
+    return [("", each) for each in kind.__mro__ if is_own_class(each)]
 
 
 def of_class(kind: type) -> list[tuple[str, Any]]:
     """Attributes and functions of a user's class."""
-    inner = {n: getattr(v, "__func__", getattr(v, "fget", v)) for n, v in vars(kind).items()}
-    return [(n, v) for n, v in inner.items() if isinstance(v, FunctionType) or not n.startswith("__")]
+    inner = [(name, value) for name, held in vars(kind).items() for value in functions_of(held)]
+    return [(name, value) for name, value in inner if isinstance(value, FunctionType) or not name.startswith("__")]
 
 
 def _results(cached: Any) -> list[tuple[str, Any]]:
@@ -178,34 +203,26 @@ def _results(cached: Any) -> list[tuple[str, Any]]:
     return [("result", v) for each in ends for v in each if not isinstance(v, type)]
 
 
-def _of_iterator(value: Any) -> list[tuple[Any, Any]]:
-    """The parts of an iterator without attributes, which give its position."""
-    try:
-        return list(enumerate(value.__reduce__()[1:]))
-    except (TypeError, NotImplementedError):
-        return []
-
-
 def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
     """Closure, defaults and globals of a function, with the places where it uses them."""
     code = function.__code__
-    if is_installed(code.co_filename) or (function.__module__ or "").startswith("vgame.program"):
+    if (function.__module__ or "").startswith("vgame.program"):
         return []
+    if is_installed(code.co_filename):
+        return [(name, "", part) for name, part in wrapped(function)]
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     read = {}
     for name, cell in cells:
         with suppress(ValueError):  # the cell is empty
             read[name] = cell.cell_contents
-    used, attributes = _names(code), _attributes(code)
-    for name in used.keys() & function.__globals__.keys() - set(code.co_freevars):
-        value = function.__globals__[name]
-        read[name] = value
-        if _is_module(value):
-            read |= {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)}
+    used, named = _names(code), _attributes(code)
+    read |= {n: function.__globals__[n] for n in used.keys() & function.__globals__.keys() - set(code.co_freevars)}
+    read |= {n: v for n in used if n not in read and type(v := vars(builtins).get(n)) in PLAIN}
     for name, value, line in imported(code, function.__globals__.get("__package__") or ""):
-        parts = {f"{name}.{a}": vars(value)[a] for a in attributes if a in vars(value)} if _is_module(value) else {}
-        read |= {name: value} | parts
+        read[name] = value
         used = used | {name: line}
+    for name, value in list(read.items()):
+        read |= _parts_named(name, value, named)
     file, own_place = Path(code.co_filename).name, getattr(function, "place", None)  # of an adapter's function
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     lines = {n: f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})" for n in read}
@@ -258,8 +275,21 @@ def _imports(code: CodeType) -> list[tuple[str, int, str, int]]:
     return found + [each for inner in code.co_consts if isinstance(inner, CodeType) for each in _imports(inner)]
 
 
-def _is_module(value: Any) -> bool:
-    return isinstance(value, ModuleType) and is_own_module(value)
+def _parts_named(name: str, value: Any, names: frozenset[str], depth: int = 2) -> dict[str, Any]:
+    """The attributes of a module, or of a class of a library, that code may read, by these names; of what is not the
+    user's, numbers and texts only."""
+    if isinstance(value, CACHED) and "cache_info" in names:
+        return {f"{name}.cache_info()": value.cache_info()}
+    if not isinstance(value, ModuleType | type):
+        return {}
+    found, own = dict[str, Any](), isinstance(value, ModuleType) and is_own_module(value)
+    for each in names & vars(value).keys():
+        part = vars(value)[each]
+        if own or type(part) in PLAIN:
+            found[f"{name}.{each}"] = part
+        if depth > 1 and isinstance(part, ModuleType | type):
+            found |= _parts_named(f"{name}.{each}", part, names, depth - 1)
+    return found
 
 
 @cache

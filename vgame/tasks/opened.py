@@ -1,0 +1,102 @@
+"""Parts of objects of libraries, in which the user's code may keep numbers.
+
+In: an object of Python's own library, of torch or NumPy. Out: (name, part) pairs; no code of the object runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import gc
+import io
+import logging
+import multiprocessing.process
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from functools import cached_property, partialmethod
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
+PLAIN = {int, bool, float, complex, str, bytes, type(None)}
+#: Objects that change by themselves, or by what a loss prints. Only numbers and texts in their attributes are parts.
+SINKS = (
+    logging.Logger, logging.Handler, logging.Filter, logging.LoggerAdapter, logging.Manager, io.IOBase,
+    threading.Thread, Executor, Future, multiprocessing.process.BaseProcess, subprocess.Popen, socket.socket,
+    asyncio.AbstractEventLoop, cProfile.Profile,
+)  # fmt: skip
+TRAINING = (torch.optim.Optimizer, LRScheduler)
+#: What leads away from an object: to its code, or to all of a program.
+BESIDE = (type, ModuleType, CodeType, FrameType, TracebackType)
+
+
+def attributes(value: Any) -> list[tuple[str, Any]]:
+    """What the user has set on a number, a text, a tensor, a container or a function of a library."""
+    held = getattr(value, "__dict__", None)
+    if not isinstance(held, dict):
+        return []
+    if isinstance(value, torch.Tensor):
+        return [(k, v) for k, v in held.items() if k[:1] != "_" and type(v) in PLAIN and v is not None]
+    return [(k, v) for k, v in held.items() if k != "__wrapped__"]
+
+
+def of_library(value: Any) -> list[tuple[Any, Any]]:
+    """The parts of an object of a library's class."""
+    room = type(value).__module__.partition(".")[0]
+    if room == "vgame":
+        return []
+    held = getattr(value, "__dict__", {})
+    if isinstance(value, SINKS):
+        return [(k, v) for k, v in held.items() if type(v) in PLAIN]
+    if isinstance(value, TRAINING):
+        return list(held.items())
+    if room in sys.stdlib_module_names:
+        return list(held.items()) or referents(value)
+    return [(k, v) for k, v in held.items() if type(v) in PLAIN or isinstance(v, FunctionType | MethodType)]
+
+
+def referents(value: Any) -> list[tuple[int, Any]]:
+    """What an object of C refers to."""
+    return list(enumerate(part for part in gc.get_referents(value) if not isinstance(part, BESIDE)))
+
+
+def wrapped(function: FunctionType) -> list[tuple[str, Any]]:
+    """What a function of a library holds that the user has given it, as a decorator does."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            part = cell.cell_contents
+        except ValueError:  # it is empty
+            continue
+        if not isinstance(part, (*LEAVES, *BESIDE)):
+            found.append(("", part))
+    return [*found, *(("", v) for v in vars(function).values())]
+
+
+def functions_of(descriptor: Any) -> list[Any]:
+    """The functions by which an attribute of a class is read, set or deleted; else the value itself."""
+    if isinstance(descriptor, property):
+        return [f for f in (descriptor.fget, descriptor.fset, descriptor.fdel) if f is not None]
+    if isinstance(descriptor, staticmethod | classmethod):
+        return functions_of(descriptor.__func__)
+    if isinstance(descriptor, cached_property):
+        return [descriptor.func]
+    if isinstance(descriptor, partialmethod):
+        return [descriptor.func, *descriptor.args, *descriptor.keywords.values()]
+    return [descriptor]
+
+
+def position(value: Iterator[Any]) -> list[tuple[int, Any]]:
+    """The parts of an iterator without attributes, which give its position."""
+    try:
+        return list(enumerate(value.__reduce__()[1:]))
+    except (TypeError, NotImplementedError):
+        numbers = [getattr(value, name) for name in ("index", "iterindex", "line_num") if hasattr(value, name)]
+        return [*enumerate(numbers), *referents(value)]
