@@ -81,6 +81,7 @@ def capture(task: Task) -> tuple[Captured, ...]:
 
 def refuse_reads(task: Task, shared: Shared) -> None:
     """Raise ProgramError if a loss reads what the optimizers and schedulers have changed in the steps of the job."""
+    shared.refuse_outside()
     if not shared.has_more_than(later_step(task)):
         return
     with shown(shared.changes(traps=True)):

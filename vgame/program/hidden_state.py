@@ -25,7 +25,8 @@ from vgame.errors import ProgramError, some_of
 from vgame.program.memory import sharing
 from vgame.program.optimizers import TORCHS, has_rule
 from vgame.system.installed import VGAME, is_installed, is_of_python
-from vgame.tasks.reach import LEAVES, is_own_class, reached, state
+from vgame.tasks.opened import LEAVES, attributes
+from vgame.tasks.reach import is_own_class, reached, state
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
@@ -177,13 +178,18 @@ class Held:
 
     def __init__(self, model: nn.Module, loss: Any) -> None:
         self.model, self.roots = model, roots_of(model, [loss])
-        self.values, self.parameters, self.buffers = _values(self.roots), _parameters(model), _buffers(model)
+        self.parameters, self.buffers = _parameters(model), _buffers(model)
+        self.values = self._reached()
         self.chance, self.modes, self.modules = _chance(), _modes(model), _modules(model)
         self.outside = values_outside()
 
+    def _reached(self) -> dict[str, Any]:
+        tensors = {**_parameters(self.model), **_buffers(self.model)}
+        return values_of(self.roots) | {f"{n}.{key}": v for n, t in tensors.items() for key, v in attributes(t)}
+
     def now(self) -> dict[str, Any]:
         """The values now, by name."""
-        return _values(self.roots) | values_outside()
+        return self._reached() | values_outside()
 
     def left(self) -> list[str]:
         """The names of the modules whose mode has changed."""
@@ -199,7 +205,7 @@ class Held:
 
     def changed(self) -> list[str]:
         """The names of numbers, strings, tensors and None that have changed."""
-        return differing(_values(self.roots), self.values) or differing(values_outside(), self.outside)
+        return differing(self._reached(), self.values) or differing(values_outside(), self.outside)
 
     def placed(self, paths: list[str]) -> list[str]:
         """The paths; those of attributes of a loss object with the file and the line where its call is defined."""
@@ -272,7 +278,7 @@ def attributes_change(names: list[str], left: list[str], backward: Sequence[str]
     )
 
 
-def _values(roots: Roots) -> dict[str, Any]:
+def values_of(roots: Roots) -> dict[str, Any]:
     """Reachable numbers, strings, tensors and None, and the states of other objects, by name."""
     return {name: value if isinstance(value, LEAVES) else state(value) for name, value in reached(roots)}
 

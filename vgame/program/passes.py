@@ -45,6 +45,7 @@ from vgame.program.printed import Printed
 from vgame.program.refusals import batch_changes, name_of, no_gradient, refuse_no_loss, thawed, turns_change
 from vgame.program.shared import Change
 from vgame.program.shown_types import UNKNOWN, shown_types
+from vgame.tasks.opened import attributes
 from vgame.tasks.reach import reached
 from vgame.tasks.task import Task
 
@@ -148,6 +149,8 @@ class Step:
                 if self.again:
                     self._note_backward(held.changed_since(before), ahead)
         buffers = {n: tensors[n] for n in buffers}  # reassigned ones are in `tensors` now
+        for n, tensor in tensors.items():
+            vars(own[n]).update(attributes(tensor))
         switched = [n for n, p in parameters.items() if p.requires_grad != self.trains[n]]
         self.trains = {n: p.requires_grad for n, p in parameters.items()}
         if first is not False:

@@ -19,6 +19,7 @@ from torch import nn
 
 from vgame.program.hidden_state import Container, Roots, containers, is_library_file, roots_of, same_parts
 from vgame.system.installed import is_own_module
+from vgame.tasks.opened import PLAIN, attributes
 from vgame.tasks.reach import CACHED, is_own_class, reached
 
 ABSENT = object()
@@ -30,6 +31,8 @@ def restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
     roots = roots_of(model, losses)
     undo = [partial(_fill, each, copy(each)) for each in containers(roots)] + list(_bindings(roots))
     frozen = [(p, p.requires_grad) for _, p in model.named_parameters()]
+    tensors = [*model.parameters(), *model.buffers()]
+    undo += [partial(_set_back, vars(each), dict(attributes(each))) for each in tensors]
     try:
         yield
     finally:
@@ -37,6 +40,13 @@ def restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
             parameter.requires_grad_(trains)
         for each in undo:
             each()
+
+
+def _set_back(held: dict[str, Any], before: dict[str, Any]) -> None:
+    """Give a tensor its earlier attributes."""
+    for name in [n for n, v in held.items() if type(v) in PLAIN and n[:1] != "_" and n not in before]:
+        del held[name]
+    held.update(before)
 
 
 def _fill(each: Container, parts: Container) -> None:

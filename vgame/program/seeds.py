@@ -4,10 +4,12 @@ from the job's seed, so the setting would have no effect."""
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import torch
 import torch.utils.checkpoint
@@ -48,12 +50,20 @@ def _refuse() -> NoReturn:
     )
 
 
+def _refuse_drawing(_: int) -> NoReturn:
+    raise ProgramError(
+        "the model or its loss draws numbers from the operating system (random.SystemRandom, secrets)"
+        f"{own_line(traceback.extract_stack(limit=DEEP))}, which a program does not record; draw them with torch"
+    )
+
+
 @contextlib.contextmanager
 def unset() -> Iterator[None]:
-    """Context in which setting torch's random generator is refused."""
+    """Context in which setting torch's random generator, and drawing from the operating system's, is refused."""
     generator, guard = torch.random.default_generator, _Unset(torch.random.default_generator)
     torch.random.default_generator = torch.default_generator = guard
     try:
-        yield
+        with patch.object(random, "_urandom", _refuse_drawing):
+            yield
     finally:
         torch.random.default_generator = torch.default_generator = generator

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
-from vgame.program.hidden_state import Roots, roots_of
+from vgame.program.hidden_state import Roots, differing, roots_of, values_of
 from vgame.program.inner_parts import inner_parts
 from vgame.program.memory import overlaps, span
 from vgame.program.traps import ABSENT, is_number, is_trap, trapped
@@ -56,6 +56,8 @@ class Shared:
         """`everything`: also of objects that no loss reaches, as far as vgame knows."""
         self.roots = roots_with_optimizers(task) if task is not None else []
         self.reached = {id(value): value for _, value in self._reaches()}
+        self.losses = roots_of(task.model, task.losses) if task is not None and not everything else []
+        self.values = values_of(self.losses)
         self.spans = [place for value in self.reached.values() if (place := span(value))]
         self.everything = everything
         self.read: Mapping[int, Any] = {}
@@ -99,6 +101,14 @@ class Shared:
                     "but a capture works on a copy of it, and the function is not copied; give the function to the "
                     "scheduler as a method of this object"
                 )
+
+    def refuse_outside(self) -> None:
+        """Raise ProgramError if the steps of the copies have changed what the losses or the model reach."""
+        if changed := differing(values_of(self.losses), self.values):
+            raise ProgramError(
+                f"a step of the optimizer or its schedulers changes {changed[0]}, which the loss or the model may "
+                "read, but the loss of a program is the same in all steps; remove it"
+            )
 
     def _note(self, pair: _Pair) -> None:
         then, now = pair.then, _contents(pair.copy)

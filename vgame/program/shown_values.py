@@ -10,6 +10,7 @@ import builtins
 import inspect
 import logging
 import textwrap
+from logging.handlers import BufferingHandler, QueueHandler
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -136,6 +137,8 @@ def _only_tells(part: Any) -> bool:
     """Whether the user's code of a part of logging changes no attribute and calls nothing unknown."""
     if isinstance(part, FunctionType):
         return _changes_nothing(part)
+    if isinstance(part, QueueHandler | BufferingHandler):
+        return False
     own = [value for kind in type(part).__mro__ for value in vars(kind).values() if isinstance(value, FunctionType)]
     given = [value for value in getattr(part, "__dict__", {}).values() if isinstance(value, FunctionType)]
     return all(_changes_nothing(f) for f in [*own, *given] if f.__name__ != "__init__" and is_users(f))
