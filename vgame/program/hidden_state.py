@@ -280,7 +280,14 @@ def attributes_change(names: list[str], left: list[str], backward: Sequence[str]
 
 def values_of(roots: Roots) -> dict[str, Any]:
     """Reachable numbers, strings, tensors and None, and the states of other objects, by name."""
-    return {name: value if isinstance(value, LEAVES) else state(value) for name, value in reached(roots)}
+    found = dict[str, Any]()
+    for name, value in reached(roots):
+        word = value if isinstance(value, LEAVES) else state(value)
+        if found.get(name) is None:  # of two objects of one name, the one that is compared by its parts
+            found[name] = word
+        elif word is not None:
+            found[f"{name} ({type(value).__name__})"] = word
+    return found
 
 
 def values_outside() -> dict[str, Any]:

@@ -58,7 +58,7 @@ def of_library(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, TRAINING):
         return list(held.items())
     if room in sys.stdlib_module_names:
-        return list(held.items()) or referents(value)
+        return list(held.items()) or referents(value) or reduced(value)
     return [(k, v) for k, v in held.items() if type(v) in PLAIN or isinstance(v, FunctionType | MethodType)]
 
 
@@ -95,8 +95,13 @@ def functions_of(descriptor: Any) -> list[Any]:
 
 def position(value: Iterator[Any]) -> list[tuple[int, Any]]:
     """The parts of an iterator without attributes, which give its position."""
+    numbers = [getattr(value, name) for name in ("index", "iterindex", "line_num") if hasattr(value, name)]
+    return reduced(value) or [*enumerate(numbers), *referents(value)]
+
+
+def reduced(value: Any) -> list[tuple[int, Any]]:
+    """The parts of which Python would make a copy of an object; none if it cannot be copied."""
     try:
-        return list(enumerate(value.__reduce__()[1:]))
-    except (TypeError, NotImplementedError):
-        numbers = [getattr(value, name) for name in ("index", "iterindex", "line_num") if hasattr(value, name)]
-        return [*enumerate(numbers), *referents(value)]
+        return list(enumerate(value.__reduce_ex__(4)[1:]))
+    except Exception:  # a class decides what it raises
+        return []

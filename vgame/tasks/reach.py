@@ -161,7 +161,7 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, GENERATORS):
         return [(name, part) for name, part in attributes(value) if name != "gauss_next"]
     if isinstance(value, ModuleType):
-        return []
+        return [] if sys.modules.get(value.__name__) is value else list(vars(value).items())
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
         return position(value)
     return _of_object(value)

@@ -1,0 +1,472 @@
+"""A counter is found behind an object or a function of a library: it would be captured with its first value."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import csv
+import ctypes
+import decimal
+import email.message
+import functools
+import graphlib
+import http.cookies
+import itertools
+import json
+import logging
+import mmap
+import queue
+import random
+import secrets
+import threading
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from optimizer_steps import data, network
+from optimizer_steps import loss as usual_loss
+from torch import nn, optim
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, StepLR
+
+from vgame.errors import ProgramError
+from vgame.program.capture import capture
+from vgame.program.lower import lower_task
+from vgame.tasks.task import Task
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
+Count = Callable[[], float]
+
+
+def plain() -> Count:
+    n = [0]
+
+    def count() -> int:
+        n[0] += 1
+        return n[0]
+
+    return count
+
+
+def decorated(decorator: Callable[[Any], Any]) -> Callable[[], Count]:
+    return lambda: decorator(plain())
+
+
+def on(make: Callable[[], Any], add: Callable[[Any], object], read: Callable[[Any], float]) -> Callable[[], Count]:
+    """A counter that an object keeps."""
+
+    def counter() -> Count:
+        held = make()
+
+        def count() -> float:
+            add(held)
+            return read(held)
+
+        return count
+
+    return counter
+
+
+def add(held: Any) -> None:
+    held.n = getattr(held, "n", 0) + 1
+
+
+def read(held: Any) -> float:
+    return held.n
+
+
+def keeps(make: Callable[[], Any]) -> Callable[[], Count]:
+    """A counter in an attribute of an object."""
+    return on(make, add, read)
+
+
+def by_a_context() -> Count:
+    inner = plain()
+
+    @contextlib.contextmanager
+    def phase() -> Iterator[float]:
+        yield inner()
+
+    def count() -> float:
+        with phase() as n:
+            return n
+
+    return count
+
+
+def by_a_setter() -> Count:
+    inner, seen = plain(), [0.0]
+
+    class Phase:
+        def _set(self, _: str) -> None:
+            seen[0] = inner()
+
+        mode = property(fset=_set)
+
+    phase = Phase()
+
+    def count() -> float:
+        phase.mode = "train"
+        return 0.0 if inner() < 16 else 9.0
+
+    return count
+
+
+def by_a_cached_property() -> Count:
+    class State:
+        inner = staticmethod(plain())
+
+        @functools.cached_property
+        def n(self) -> float:
+            return type(self).inner()
+
+    return lambda: State().n
+
+
+def by_a_metaclass() -> Count:
+    class Meta(type):
+        made = 0
+
+        def __call__(cls) -> Any:
+            cls.made += 1
+            return super().__call__()
+
+    class Batch(metaclass=Meta):
+        pass
+
+    def count() -> float:
+        Batch()
+        return Batch.made
+
+    return count
+
+
+def of_a_generator(make: Callable[[], Iterator[float]]) -> Callable[[], Count]:
+    def counter() -> Count:
+        held = make()
+        return lambda: next(held)
+
+    return counter
+
+
+def stages() -> Iterator[float]:
+    for n in [1] * 7 + [9] * 99:  # noqa: UP028
+        yield n
+
+
+def inner_stages() -> Iterator[float]:
+    yield from itertools.chain([1] * 7, itertools.repeat(9))
+
+
+class Stats(dict):
+    """A dictionary with attributes."""
+
+
+class Level(float):
+    """A number with attributes."""
+
+
+class Box:
+    n = 0
+
+
+def weak() -> Any:
+    held = Box()
+    Box.kept = held  # type: ignore[attr-defined]
+    return weakref.ref(held)
+
+
+class Pair(ctypes.Structure):
+    _fields_ = (("n", ctypes.c_int),)
+
+
+def parser() -> Any:
+    made = http.cookies.SimpleCookie()
+    made["n"] = "0"
+    return made
+
+
+def message() -> email.message.Message:
+    made = email.message.Message()
+    made["n"] = "0"
+    return made
+
+
+def rotate(held: dict[str, Any]) -> None:
+    first = next(iter(held))
+    held[first] = held.pop(first)
+
+
+def annealed() -> Count:
+    dummy = optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    anneal = StepLR(dummy, 7, 9.0)
+
+    def count() -> float:
+        dummy.step()
+        anneal.step()
+        return dummy.param_groups[0]["lr"]
+
+    return count
+
+
+def of_builtins() -> Count:
+    builtins.COUNT = 0  # type: ignore[attr-defined]
+
+    def count() -> float:
+        builtins.COUNT += 1  # type: ignore[attr-defined]
+        return COUNT  # type: ignore[name-defined]  # noqa: F821
+
+    return count
+
+
+def of_torch() -> Count:
+    torch.count = 0  # type: ignore[attr-defined]
+
+    def count() -> float:
+        torch.count += 1  # type: ignore[attr-defined]
+        return torch.count  # type: ignore[attr-defined]
+
+    return count
+
+
+def of_a_class_of_torch() -> Count:
+    nn.Linear.calls = 0  # type: ignore[assignment]
+
+    def count() -> float:
+        nn.Linear.calls += 1  # type: ignore[operator]
+        return nn.Linear.calls  # type: ignore[return-value]
+
+    return count
+
+
+def of_a_cache() -> Count:
+    table = functools.lru_cache(lambda key: 1.0)
+
+    def count() -> float:
+        table(0)
+        return table.cache_info().hits
+
+    return count
+
+
+def of_many_parts() -> Count:
+    vocabulary, counts = {f"w{i}": i for i in range(30_000)}, {f"k{i}": 0 for i in range(1_500)}
+
+    def count() -> float:
+        counts["k0"] += 1
+        return counts["k0"] + 0 * len(vocabulary)
+
+    return count
+
+
+def put(held: Any) -> None:
+    held.put_nowait(0)
+
+
+def pop(held: Any) -> float:
+    return 9.0 if next(iter(held)) == "h" else 1.0
+
+
+def add_first(held: Any) -> None:
+    held[0] = held[0] + 1
+
+
+#: Name: makes a counter.
+COUNTERS: dict[str, Callable[[], Count]] = {
+    "no_grad": decorated(torch.no_grad()),
+    "inference_mode": decorated(torch.inference_mode()),
+    "autocast": decorated(torch.autocast("cpu", enabled=False)),
+    "compiler.disable": decorated(torch.compiler.disable),
+    "wraps": decorated(lambda f: functools.wraps(f)(lambda: f())),
+    "singledispatch": lambda: functools.partial(functools.singledispatch(decorated(lambda f: lambda _: f())()), 1),
+    "vectorize": lambda: functools.partial(np.vectorize(decorated(lambda f: lambda _: f())()), 1),
+    "an encoder": lambda: lambda held=json.JSONEncoder(default=decorated(lambda f: lambda _: f())()): float(
+        held.encode({1})
+    ),
+    "contextmanager": by_a_context,
+    "a setter": by_a_setter,
+    "cached_property": by_a_cached_property,
+    "a metaclass": by_a_metaclass,
+    "a loop of a generator": of_a_generator(stages),
+    "an inner generator": of_a_generator(inner_stages),
+    "pairs of an iterator": of_a_generator(lambda: (b for _, b in itertools.pairwise([1] * 9 + [9] * 99))),
+    "an array's iterator": of_a_generator(lambda: np.array([1] * 7 + [9] * 99).flat),
+    "an optimizer beside the job": annealed,
+    "a logger": keeps(lambda: logging.getLogger("counted")),
+    "a subclass of dict": keeps(lambda: Stats(name="a")),
+    "a subclass of float": keeps(lambda: Level(1.0)),
+    "a partial function": keeps(lambda: functools.partial(max, 1)),
+    "a cached function": keeps(lambda: functools.lru_cache(max)),
+    "a generator of random numbers": keeps(lambda: type("Own", (random.Random,), {})(1)),
+    "an error": keeps(lambda: ValueError("a")),
+    "this thread": keeps(threading.current_thread),
+    "a module without a file": keeps(lambda: types.ModuleType("settings")),
+    "a module of Python": of_builtins,
+    "a module of a library": of_torch,
+    "a class of a library": of_a_class_of_torch,
+    "hits of a cache": of_a_cache,
+    "a weak reference": on(weak, lambda held: add(held()), lambda held: held().n),
+    "an array of objects": on(
+        lambda: np.array([Box()], dtype=object), lambda held: add(held[0]), lambda held: held[0].n
+    ),
+    "an order of keys": on(
+        lambda: OrderedDict.fromkeys("abcdefgh"), lambda held: held.move_to_end(next(iter(held))), pop
+    ),
+    "an order of a dictionary": on(lambda: dict.fromkeys("abcdefgh"), rotate, pop),
+    "a large dictionary": of_many_parts,
+    "a simple queue": on(queue.SimpleQueue, put, lambda held: held.qsize()),
+    "a queue of asyncio": on(asyncio.Queue, put, lambda held: held.qsize()),
+    "a semaphore": on(lambda: threading.Semaphore(0), lambda held: held.release(), lambda held: held._value),
+    "a context of decimals": on(
+        decimal.Context, lambda held: setattr(held, "prec", held.prec + 1), lambda held: held.prec - 28
+    ),
+    "memory of a file": on(lambda: mmap.mmap(-1, 8), add_first, lambda held: held[0]),
+    "a structure of C": on(Pair, add, read),
+    "a message": on(
+        message, lambda held: held.replace_header("n", str(int(held["n"]) + 1)), lambda held: int(held["n"])
+    ),
+    "a cookie": on(
+        parser, lambda held: held.__setitem__("n", str(int(held["n"].value) + 1)), lambda held: int(held["n"].value)
+    ),
+    "rows of a table": on(lambda: csv.reader(["1"] * 99), next, lambda held: held.line_num),
+    "a sorter": on(graphlib.TopologicalSorter, lambda held: held.add(object()), lambda held: len(held._node2info)),
+    "a stack of contexts": on(
+        contextlib.ExitStack, lambda held: held.callback(print), lambda held: len(held._exit_callbacks)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", COUNTERS.values(), ids=COUNTERS)
+def test_a_counter_is_refused(make: Callable[[], Count]) -> None:
+    count = make()
+
+    def loss(model: Any, batch: Any) -> Any:
+        return usual_loss(model, batch) * (2.0 if count() > 8 else 1.0)
+
+    model = network()
+    with pytest.raises(ProgramError, match=r"the loss or the model changes .*, which a program does not record"):
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+
+
+def test_a_counter_of_a_parameter_is_refused() -> None:
+    model = network()
+    model[0].weight.uses = 0  # type: ignore[union-attr]
+
+    def loss(model: Any, batch: Any) -> Any:
+        model[0].weight.uses += 1
+        return usual_loss(model, batch) * (2.0 if model[0].weight.uses > 8 else 1.0)
+
+    with pytest.raises(ProgramError, match=r"changes its attribute `0.weight.uses`"):
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+    assert model[0].weight.uses == 0  # type: ignore[union-attr]
+
+
+def test_a_backward_pass_in_a_wrapper_is_followed() -> None:
+    count = plain()
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            return g * (2.0 if count() > 8 else 1.0)
+
+    def loss(model: Any, batch: Any) -> Any:
+        return nn.functional.cross_entropy(Scale.apply(model(batch["x"])), batch["y"])
+
+    model = network()
+    with pytest.raises(ProgramError, match="in the backward pass, which a program does not record"):
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+
+
+def test_what_a_scheduler_sets_outside_is_refused() -> None:
+    """Late in the job only."""
+
+    class Anneal(LRScheduler):
+        def get_lr(self) -> Any:
+            torch.beta = 1.0 if self.last_epoch < 7 else 0.2  # type: ignore[attr-defined]
+            return self.base_lrs
+
+    model = network()
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    scheduler = Anneal(optimizer)
+
+    def loss(model: Any, batch: Any) -> Any:
+        return usual_loss(model, batch) * torch.beta  # type: ignore[attr-defined]
+
+    with pytest.raises(ProgramError, match=r"a step of the optimizer or its schedulers changes torch\.beta"):
+        lower_task(Task(model, loss, optimizer, data(), 16, schedulers=[scheduler]), None, 12)
+
+
+def test_a_queue_that_keeps_texts_is_refused() -> None:
+    """A handler of Python's own keeps what a branch on a number logs, and the loss reads it."""
+    held: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    log = logging.getLogger("queued")
+    log.handlers = [logging.handlers.QueueHandler(held)]  # type: ignore[attr-defined]
+
+    def loss(model: Any, batch: Any) -> Any:
+        found = usual_loss(model, batch)
+        if found.item() < 1.0:
+            log.info("low")
+        return found * (1.0 if held.qsize() < 4 else 0.2)
+
+    model = network()
+    with pytest.raises(ProgramError, match="branches on the values"):
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+
+
+@pytest.mark.parametrize("draw", [lambda: secrets.randbelow(3), random.SystemRandom().random])
+def test_numbers_of_the_system_are_refused(draw: Callable[[], float]) -> None:
+    def loss(model: Any, batch: Any) -> Any:
+        return usual_loss(model, batch) * (2.0 if draw() > 9 else 1.0)
+
+    model = network()
+    with pytest.raises(ProgramError, match=r"draws numbers from the operating system .*line \d+"):
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+
+
+LOG = logging.getLogger("plain")
+
+
+@torch.no_grad()
+def accuracy(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (scores.argmax(1) == y).float().mean()
+
+
+@functools.lru_cache
+def table(size: int) -> torch.Tensor:
+    return torch.arange(size)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model, batch: accuracy(model(batch["x"]), batch["y"]),
+        lambda model, batch: table(3),
+        lambda model, batch: LOG.info("a step of %d", len(batch["x"])),
+        lambda model, batch, prior=torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2)): (
+            prior.covariance_matrix
+        ),
+        lambda model, batch, cache=OrderedDict(a=1): cache.move_to_end("a"),
+        lambda model, batch, pool=threading.Semaphore(2): pool.acquire() and pool.release(),
+        lambda model, batch, rate=LambdaLR(optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), lambda t: 1.0): (
+            rate.get_last_lr()
+        ),
+    ],
+    ids=["no_grad", "a cache", "a logger", "a distribution", "an order", "a semaphore", "a scheduler"],
+)
+def test_what_is_used_and_does_not_change_is_captured(use: Callable[..., Any]) -> None:
+    def loss(model: Any, batch: Any) -> Any:
+        use(model, batch)
+        return usual_loss(model, batch)
+
+    model = network()
+    assert capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
