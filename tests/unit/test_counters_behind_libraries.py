@@ -22,7 +22,7 @@ import secrets
 import threading
 import types
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -470,3 +470,21 @@ def test_what_is_used_and_does_not_change_is_captured(use: Callable[..., Any]) -
 
     model = network()
     assert capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+
+
+def test_a_dictionary_of_an_own_class_is_given_back() -> None:
+    """Its class takes no arguments, so it cannot be copied."""
+
+    class Meter(defaultdict[str, float]):
+        def __init__(self) -> None:
+            super().__init__(float)
+
+    meter = Meter()
+
+    def loss(model: Any, batch: Any) -> Any:
+        meter["loss"] += 0.0
+        return usual_loss(model, batch)
+
+    model = network()
+    assert capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+    assert not meter

@@ -8,9 +8,9 @@ attributes of objects, classes and functions, globals, closures and caches that 
 from __future__ import annotations
 
 import dis
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
 from functools import cache, partial
 from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
@@ -29,7 +29,7 @@ ABSENT = object()
 def restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
     """Context that restores the objects described above, and the requires_grad of each parameter."""
     roots = roots_of(model, losses)
-    undo = [partial(_fill, each, copy(each)) for each in containers(roots)] + list(_bindings(roots))
+    undo = [partial(_fill, each, _plain(each)) for each in containers(roots)] + list(_bindings(roots))
     frozen = [(p, p.requires_grad) for _, p in model.named_parameters()]
     tensors = [*model.parameters(), *model.buffers()]
     undo += [partial(_set_back, vars(each), dict(attributes(each))) for each in tensors]
@@ -47,6 +47,12 @@ def _set_back(held: dict[str, Any], before: dict[str, Any]) -> None:
     for name in [n for n, v in held.items() if type(v) in PLAIN and n[:1] != "_" and n not in before]:
         del held[name]
     held.update(before)
+
+
+def _plain(each: Container) -> Container:
+    """The parts of a container, in one of Python's: a class of the user's may not be made of them."""
+    kind = next(kind for kind in (dict, list, set, deque) if isinstance(each, kind))
+    return kind(each)
 
 
 def _fill(each: Container, parts: Container) -> None:

@@ -24,9 +24,11 @@ from torch import nn
 
 from vgame.program.functions_held import _is_full, _of_function
 from vgame.system.installed import VGAME, is_installed, is_own_module
+from vgame.tasks.opened import wrapped
+from vgame.tasks.reach import MOST_PARTS
 
 LEAVES = (int, float, complex, str, bytes, bool, type(None))
-CONTAINERS = (list, tuple, set, frozenset, deque)
+CONTAINERS = list | tuple | set | frozenset | deque
 CHANCE = (random.Random, np.random.Generator, np.random.RandomState)
 MOST, MOST_BYTES = 20_000, 1 << 24  # objects; bytes of a tensor that are hashed
 
@@ -80,7 +82,10 @@ def _print(value: Any) -> Any:
         return _pickled(value)
     if hasattr(value, "gi_frame"):
         return value.gi_frame and value.gi_frame.f_lasti
-    return len(value) if isinstance(value, (dict, *CONTAINERS)) else None
+    if isinstance(value, dict | CONTAINERS) and len(value) > MOST_PARTS:
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return hash(tuple(part if isinstance(part, LEAVES) else id(part) for part in parts))
+    return len(value) if isinstance(value, dict | CONTAINERS) else None
 
 
 def _of_tensor(tensor: torch.Tensor) -> Any:
@@ -100,7 +105,7 @@ def _pickled(value: Any) -> bytes | None:
 def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, FunctionType):
         if is_installed(file := value.__code__.co_filename):
-            return []
+            return [(path, part) for _, part in wrapped(value)]
         if not file.startswith(VGAME):
             return _of_function(path, value)
         cells = value.__closure__ or ()  # of a wrapper of a user's function
@@ -110,6 +115,8 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(path, value.__func__), (path, value.__self__)]
     if isinstance(value, partial):
         return [(path, value.func), (path, value.args), (path, value.keywords)]
+    if isinstance(value, dict | CONTAINERS) and len(value) > MOST_PARTS:
+        return []
     if isinstance(value, dict):
         return [(f"{path}[{key!r}]", part) for key, part in value.items()]
     if isinstance(value, CONTAINERS):
