@@ -59,8 +59,8 @@ class _Creation(Wallet):
     depend on an endpoint's estimate."""
 
     def __init__(self, wallet: Wallet, number: int, gas: int) -> None:
-        super().__init__(wallet.chain, wallet.key)
-        self.pauses, self.number, self.gas = wallet.pauses, number, gas
+        vars(self).update(vars(wallet))
+        self.number, self.gas = number, gas
 
     def send(self, to: str | None, data: bytes, value: int = 0, gas: int | None = None) -> Any:
         return super().send(to, data, value, self.gas)
