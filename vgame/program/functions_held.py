@@ -12,6 +12,7 @@ import dis
 import pickle
 import random
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -219,6 +220,8 @@ def parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
     if isinstance(value, ModuleType | type | Iterator):
         return []
+    if isinstance(value, weakref.ref):  # torch's schedulers have one to their optimizer
+        return [(path, value())] if not isinstance(value(), LIVE) else []
     if isinstance(value, HOLDERS):
         return [(f"{path}.{name}", part) for name, part in attributes(value)]
     if is_library_class(type(value)) and not isinstance(value, STANDARD):

@@ -283,7 +283,7 @@ def values_of(roots: Roots) -> dict[str, Any]:
     found = dict[str, Any]()
     for name, value in reached(roots):
         word = value if isinstance(value, LEAVES) else state(value)
-        if found.get(name) is None:  # of two objects of one name, the one that is compared by its parts
+        if found.get(name) is None or isinstance(value, LEAVES):  # of two objects with one name, None has its parts
             found[name] = word
         elif word is not None:
             found[f"{name} ({type(value).__name__})"] = word

@@ -280,16 +280,20 @@ def _parts_named(name: str, value: Any, names: frozenset[str], depth: int = 2) -
     user's, numbers and texts only."""
     if isinstance(value, CACHED) and "cache_info" in names:
         return {f"{name}.cache_info()": value.cache_info()}
-    if not isinstance(value, ModuleType | type):
+    if not isinstance(value, ModuleType | type) or (isinstance(value, type) and is_own_class(value)):
         return {}
     found, own = dict[str, Any](), isinstance(value, ModuleType) and is_own_module(value)
     for each in names & vars(value).keys():
         part = vars(value)[each]
         if own or type(part) in PLAIN:
             found[f"{name}.{each}"] = part
-        if depth > 1 and isinstance(part, ModuleType | type):
+        if depth > 1 and isinstance(part, ModuleType | type) and not _is_own(part):
             found |= _parts_named(f"{name}.{each}", part, names, depth - 1)
     return found
+
+
+def _is_own(value: Any) -> bool:
+    return is_own_class(value) if isinstance(value, type) else is_own_module(value)
 
 
 @cache
