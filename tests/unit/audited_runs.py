@@ -25,7 +25,7 @@ def bundle(rate: str = "0.1", steps: int = 24) -> vgame.Bundle:
 
 
 def cheat(folder: Path, checkpoints: Sequence[int]) -> None:
-    """These checkpoints of a run become other states, with roots of their own."""
+    """Replace these checkpoints, states and roots, by those of another run."""
     other = vgame.train(bundle("0.2"), folder.parent / "other").folder
     mine, theirs = bytearray((folder / "roots.bin").read_bytes()), (other / "roots.bin").read_bytes()
     for c in checkpoints:

@@ -1,5 +1,5 @@
-"""Small programs for test_autocast.py: torch's functions, of a 4 x 4 matrix x, an image i (1 x 2 x 8 x 8) and functions
-that make a module.
+"""Small programs for test_autocast.py: torch's functions, of a 4 x 4 matrix x, an image i (1 x 2 x 8 x 8) and module
+constructors.
 
 They omit operators that torch cannot run on fake CUDA tensors in a build without CUDA: batch norm, grid_sample, cells
 of LSTM and GRU, copies in place, x[0].

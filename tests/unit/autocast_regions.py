@@ -1,4 +1,4 @@
-"""Small programs for test_autocast.py: regions of autocast, functions of one's own, writing in place, bfloat16
+"""Small programs for test_autocast.py: autocast regions, custom autograd functions, in-place operators, bfloat16
 modules."""
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def compare(
     for step in range(1, STEPS + 1):
         result = executor.step(step, state)
         state = result.state
-        for name, p in model.named_parameters():  # as people freeze and thaw
+        for name, p in model.named_parameters():  # as a user's loop freezes and thaws
             p.requires_grad_(not any(fnmatch(name, k) and step <= last for k, last in (frozen or {}).items()))
             p.grad = None
         wanted = loss(model, batch_of(step))

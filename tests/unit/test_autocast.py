@@ -56,7 +56,7 @@ def own_on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def made(device: str, module: Callable[..., nn.Module], *args: Any, **options: Any) -> nn.Module:
-    """A module with fake parameters on the device; torch's own ways there need its library."""
+    """A module with fake parameters on the device; torch's own methods need the device's library."""
     built = module(*args, **options)
     for part in built.modules():
         for table, wrap in (
@@ -129,7 +129,7 @@ class WithFunctions(nn.Module):
         return (AsOutside.apply(h) + InFloat32.apply(h) + Doubled.apply(h)).float()
 
 
-def test_functions_of_ones_own_are_captured() -> None:
+def test_custom_autograd_functions_are_captured() -> None:
     """custom_fwd and custom_bwd, gradients included."""
     torch.manual_seed(0)
     model = WithFunctions()

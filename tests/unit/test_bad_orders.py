@@ -1,4 +1,5 @@
-"""Invalid orders: job files, factories, tasks, optimizers, options. One sentence each, before anything is written."""
+"""Invalid orders: job files, factories, tasks, optimizers, options. Each is refused with one sentence, before anything
+is written."""
 
 from __future__ import annotations
 

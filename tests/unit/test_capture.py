@@ -141,12 +141,12 @@ vgame.prepare(vgame.Job(task, steps=1, interval=1))
 """
 
 
-def test_code_without_a_file_is_given_its_own_line() -> None:
+def test_a_refusal_names_the_line_of_code_without_a_file() -> None:
     done = subprocess.run([sys.executable, "-"], input=TYPED, capture_output=True, text=True)
     assert "values of its tensors (a selection by a mask, <stdin> line 6), which" in done.stderr
 
 
-def test_an_average_over_all_batches_is_refused_by_its_layer() -> None:
+def test_a_batch_norm_that_averages_over_all_batches_is_refused() -> None:
     model = Made(lambda m, x: m.norm(x))
     model.norm = nn.BatchNorm1d(3, momentum=None)
     with pytest.raises(ProgramError, match="the batch norm norm has momentum=None"):
@@ -249,7 +249,7 @@ class Sampling(nn.Sequential):
         return self
 
 
-def test_a_model_that_is_as_its_own_eval_leaves_it_is_trained() -> None:
+def test_a_model_in_the_modes_that_its_own_eval_sets_is_trained() -> None:
     model = Sampling(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).eval()
     assert _running_mean(model) and [m.training for m in model.modules()] == [False, False, False, True]
     model[0].train()

@@ -1,5 +1,5 @@
-"""A loss, module or optimizer that catches the error by which a trace refuses it is refused: torch's own loop raises
-nothing there."""
+"""A trace refuses code by an error. A loss, module or optimizer that catches this error is refused too: torch's own
+loop raises no error there."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""An error that only a trace raises, as Python's own code rejects an unknown number, is refused where the code catches
-it; errors that have nothing to do with such a number are not."""
+"""Some errors occur only in a trace, where Python's own code rejects an unknown number. Code that could catch such an
+error is refused; code that catches unrelated errors is accepted."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ CLASSES = [TypeError, (TypeError, KeyError), Exception, BaseException]
 
 
 @pytest.mark.parametrize("classes", CLASSES, ids=str)
-def test_whatever_class_is_caught(classes: Any) -> None:
+def test_a_handler_of_any_class_is_refused(classes: Any) -> None:
     def loss(model: nn.Module, batch: Any) -> Value:
         x = classify(model, batch)
         with contextlib.suppress(classes):
@@ -216,7 +216,7 @@ PLACES = [of_a_generator, of_an_attribute, of_the_step_before, of_a_length, with
 
 
 @pytest.mark.parametrize("use", PLACES, ids=lambda f: f.__name__)
-def test_wherever_it_is_caught(use: Callable[[Value], Any]) -> None:
+def test_any_form_of_a_handler_is_refused(use: Callable[[Value], Any]) -> None:
     def loss(model: nn.Module, batch: Any) -> Value:
         x = classify(model, batch)
         return x * use(x)

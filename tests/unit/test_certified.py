@@ -227,7 +227,7 @@ def test_counts_add_up():
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
-def test_the_exact_tier_knows_when_it_is_uncertain(levels):
+def test_the_exact_tier_reports_uncertainty(levels):
     """With too few levels the sweep reports uncertainty; certain results are right."""
     x = draw("any bits", 400, 6).double()
     every, bound = torch.arange(400), x.abs().sum(-1) * (1 + 2.0**-20)

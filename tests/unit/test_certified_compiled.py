@@ -36,7 +36,8 @@ def finite(family: str, *shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("order", ["rows", "columns", "mixed"])
 @pytest.mark.parametrize("exact_first", [True, False])
 def test_equal_to_the_passes(family, shape, order, exact_first, monkeypatch):
-    """Ties, zeros, subnormals, huge ranges, cancellation, infinities; every order of memory; facts early and late."""
+    """Ties, zeros, subnormals, huge ranges, cancellation, infinities; every memory layout; the exact tier first or
+    last."""
     monkeypatch.setattr(products, "LARGE", 0 if exact_first else 1 << 60)
     batch, m, n, k = shape
     a, b = draw(family, batch, m, k), draw(family, 1, n, k, seed=1)
@@ -142,7 +143,7 @@ def test_row_facts_are_the_passes(family):
         assert torch.equal(count, count_too) and torch.equal(quantum, quantum_too)
 
 
-def test_threads_do_not_show(monkeypatch, threads_come_back):
+def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, threads_come_back):
     a, b = draw("bf16", 3, 31, 200), draw("cancelling", 3, 37, 200, seed=1)
     expected = both(a, b)[1]
     monkeypatch.setattr("vgame.system.threads.WORTH", 1)

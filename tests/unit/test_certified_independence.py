@@ -67,7 +67,7 @@ def test_any_error_within_the_bound(family, kind, k):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("k", [129, 768])
-def test_a_broken_promise_shows(kind, k):
+def test_an_error_beyond_the_bound_changes_bits(kind, k):
     """Red twin: an error of 2^20 times the bound changes bits, of products and of sums."""
     broken = [
         same(family, k, perturbed_products(kind, 2.0**20)) for family in ("normal", "wide", "subnormal", "any bits")

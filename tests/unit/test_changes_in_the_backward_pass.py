@@ -1,5 +1,5 @@
-"""Code that runs in the backward pass: what it changes is seen by the next forward pass, what it reads may change from
-step to step."""
+"""Code that runs in the backward pass: the next forward pass sees its changes, and the values that it reads may change
+from step to step."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A check of finite numbers may ask in a helper, by NumPy, or by a comparison; its error may pass handlers of other
-classes. A refusal names the code that could catch it, or what a check may be."""
+"""A check that numbers are finite may use a helper, NumPy or a comparison; its error may pass through handlers of other
+classes. A refusal names the code that could catch the error, or the permitted form of a check."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_a_refusal_names_the_code_that_could_catch(check: Callable[[Value], None
         root_of(loss)
 
 
-def test_a_refusal_says_what_a_check_may_be() -> None:
+def test_a_refusal_names_the_permitted_form_of_a_check() -> None:
     def loss(model: nn.Module, batch: Any) -> Value:
         found = classify(model, batch)
         if torch.isnan(found):
@@ -323,7 +323,7 @@ EFFECTS = [appends, appends_in_an_assertion, sets_an_item, sets_an_attribute, go
 
 
 @pytest.mark.parametrize("check", [*EFFECTS, remembers_in_a_helper], ids=lambda f: f.__name__)
-def test_a_check_that_does_more_than_ask_is_refused(check: Callable[[Value], None]) -> None:
+def test_a_check_with_another_effect_is_refused(check: Callable[[Value], None]) -> None:
     def loss(model: nn.Module, batch: Any) -> Value:
         found = classify(model, batch)
         check(found)

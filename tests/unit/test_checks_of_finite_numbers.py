@@ -1,5 +1,5 @@
 """A loss may check that its numbers are finite, since a run ends where they are not. A check that chooses another step
-is refused. A number that is read has the class of Python's."""
+is refused. A number that a loss reads has a class of Python."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ CLASSES: dict[str, Callable[[Value], bool]] = {
 
 
 @pytest.mark.parametrize("is_number", CLASSES.values(), ids=CLASSES)
-def test_a_number_that_is_read_has_the_class_of_pythons(is_number: Callable[[Value], bool]) -> None:
+def test_a_number_that_a_loss_reads_has_a_class_of_python(is_number: Callable[[Value], bool]) -> None:
     def loss(model: nn.Module, batch: Any) -> Value:
         found = classify(model, batch)
         return found * 2 if is_number(found) else found

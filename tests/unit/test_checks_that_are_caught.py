@@ -1,4 +1,4 @@
-"""A check of finite numbers whose error something in the loss catches chooses another step, and is refused."""
+"""A check of finite numbers is refused if the loss could catch its error: the handler would choose another step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A condition on the numbers of a loss may choose what is printed; one of which a branch does more is refused."""
+"""A condition on the numbers of a loss may select the printed text; a condition with a branch that does more is
+refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A connection to a node on this machine: the polling interval of an idle role, no use of proxies, no
-passwords but those of URLs, no requests but the own."""
+"""A connection to a node on this machine: the polling interval of an idle role; no proxies; no passwords except those
+in URLs; no requests to addresses that an endpoint names."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_endpoint_gets_no_password_but_that_of_its_url(tmp_path: Path, monkey
 
 @contextmanager
 def replying(reply: Callable[[dict[str, Any], Message], dict[str, Any]], host: str = "127.0.0.1") -> Iterator[str]:
-    """A node that replies so to a request with these headers; its address."""
+    """A node that answers with `reply(query, headers)`; its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

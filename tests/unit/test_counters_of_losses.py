@@ -1,4 +1,4 @@
-"""A counter is found in whatever keeps it: it would be captured with its first value."""
+"""A counter is found in every kind of object that can hold it: it would be captured with its first value."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Counters that optimizers and schedulers of users keep: those of an object are played, those of a class are refused;
-and what a scheduler reads of a module is refused in one sentence."""
+"""Counters of users' optimizers and schedulers: a counter in an object is played, a counter in a class is refused. A
+scheduler that reads a module is refused in one sentence."""
 
 from __future__ import annotations
 

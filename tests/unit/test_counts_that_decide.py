@@ -1,5 +1,5 @@
-"""A loss that reads a number which an optimizer or a scheduler changes is refused, also where Python's own code reads
-the number, in a text or by a place in a list; one that prints it is captured."""
+"""A loss that reads a number which an optimizer or a scheduler changes is refused, also if Python's own code reads the
+number (to format a text, to index a list); a loss that only prints it is captured."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_ordinary_errors_in_a_loss_that_reaches_its_scheduler() -> None:
     assert lower(model, lambda m, b: usual_loss(m, b) * read(scheduler), optimizer, scheduler)
 
 
-def test_a_rate_that_is_a_tensor_decides_nothing() -> None:
+def test_a_loss_that_branches_on_a_rate_in_a_tensor_is_refused() -> None:
     model = network()
     optimizer = optim.SGD(model.parameters(), lr=torch.tensor(0.1))
     decides = lambda: 2.0 if optimizer.param_groups[0]["lr"] < 0.05 else 1.0  # noqa: E731
@@ -252,7 +252,7 @@ def test_a_rate_that_is_a_tensor_decides_nothing() -> None:
         lower(model, lambda m, b: usual_loss(m, b) * decides(), optimizer)
 
 
-def test_a_state_that_is_compared_is_refused() -> None:
+def test_a_loss_that_compares_the_state_of_its_optimizer_is_refused() -> None:
     model = network()
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     decides = lambda: 1.0 if optimizer.state == {} else 2.0  # noqa: E731

@@ -1,4 +1,4 @@
-"""What a client may bind itself to for answers: one budget, asked by each request, probe and raise."""
+"""The client's budget for answers: every request, probe and raise keeps to it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from vgame.delivery.rules import (
 )
 
 BASE = 50  # of `at`
-LOSS = SPEC.reward * 3 // 4  # by `decline`
-OWN = at(0).own  # of a call of the client
+LOSS = SPEC.reward * 3 // 4  # the client's loss if it calls `decline`
+OWN = at(0).own  # cost of a call of the client
 PLACES = [(0, c) for c in range(10)]
 
 
 def answer(tensor: int, chunk: int) -> int:
-    """Gas, at which the budget pays 64 answers at 20 times the base fee, and their calls."""
+    """Gas of an answer with which the budget covers 64 answers at 20 times the base fee, and the calls for them."""
     return (LOSS - 64 * OWN) // (64 * 20 * BASE)
 
 
 def dear(tensor: int, chunk: int) -> int:
-    """Gas, at which the budget pays 10 answers at twice the base fee, or 20 at once it, and 20 calls."""
+    """Gas of an answer with which the budget covers 10 answers at twice the base fee, or 20 at the base fee, and 20
+    calls."""
     return (LOSS - 20 * OWN) // (10 * 2 * BASE)
 
 
@@ -65,7 +66,7 @@ def test_the_price_is_the_largest_multiple_of_the_base_fee_that_the_budget_pays(
 
 
 def test_calls_count_too() -> None:
-    """Of small chunks the answers cost less than the requests for them."""
+    """The answers for small chunks cost less than the calls that request them."""
 
     def small(tensor: int, chunk: int) -> int:
         return OWN // (1_000 * BASE)
@@ -84,23 +85,23 @@ def test_the_gas_of_a_request_is_enough() -> None:
     assert gas["delivery"]["request"]["most"] <= OWN_GAS
 
 
-def test_answers_that_were_paid_do_not_prevent_the_last_ones() -> None:
-    """All of them cost twice the budget at most."""
+def test_paid_answers_do_not_prevent_further_requests() -> None:
+    """All requests together cost at most twice the budget."""
     paid = chunks(10, price=2 * BASE, answered_at=9)  # the whole budget
     assert price_of(at(UNTIL - 4_000, *paid), PLACES, dear) == 2 * BASE
     again = [*paid, *(replace(r, index=r.index + 10) for r in paid)]
     assert price_of(at(UNTIL - 4_000, *again), PLACES[:1], dear) is None
 
 
-def test_the_contract_takes_so_many_requests() -> None:
+def test_requests_keep_to_the_limit_of_the_contract() -> None:
     asked = chunks(MOST_REQUESTS - 1, answered_at=9)
     assert price_of(at(UNTIL - 4_000, *asked), PLACES[:1], answer) == STEADY * BASE
     assert price_of(at(UNTIL - 4_000, *asked), PLACES[:2], answer) is None
 
 
 @pytest.mark.parametrize("gas", [answer, dear, lambda *_: 1, lambda *_: (LOSS - OWN) // BASE, lambda *_: LOSS])
-def test_probes_leave_the_budget_and_the_places_for_the_end(gas) -> None:
-    """A trainer that answers each of them, and serves nothing."""
+def test_probes_leave_budget_and_requests_for_the_end(gas) -> None:
+    """The trainer answers every probe and serves no data."""
     asked: list[Request] = []
     while (price := probing(s := at(UNTIL - 4_000, *asked), (9, 9), gas)) is not None:
         assert price >= s.base
@@ -119,8 +120,8 @@ def raised(s: Snapshot, gas) -> dict[int, int]:
     return prices_of(s, raising(s), gas)
 
 
-def test_a_raise_leaves_what_other_outgrown_requests_need() -> None:
-    """Those that are not due yet."""
+def test_a_raise_leaves_budget_for_other_outgrown_requests() -> None:
+    """For those that are not due yet."""
     cheap = chunks(20, price=BASE - 1)
     since = UNTIL - 4_000 - KEY // 2
     due = [replace(r, deferred_at=since - 1, since=since - 1) for r in cheap[:2]]
@@ -135,7 +136,7 @@ def test_before_the_end_all_outgrown_requests_are_raised_or_none() -> None:
     assert raised(at(UNTIL - 1_000, *cheap), dear) == dict.fromkeys(range(10), 2 * BASE)
     many = chunks(21, price=BASE - 1)
     assert raised(at(UNTIL - 1_000, *many), dear) == {}
-    after = raised(at(UNTIL + 3 * KEY, *many), dear)  # one that is open holds the key back; the budget is the reward
+    after = raised(at(UNTIL + 3 * KEY, *many), dear)  # an open request withholds the key; the budget is the reward
     assert len(after) == 21 and set(after.values()) == {
         (SPEC.reward - 42 * OWN) // (21 * dear(0, 0))
     }  # 21 calls were made, 21 will be
@@ -154,15 +155,16 @@ def test_raises_keep_to_the_budget(gas, now: int, count: int) -> None:
 
 
 def test_a_deferral_is_ended_before_the_base_fee_outgrows_the_price_again() -> None:
-    """It is deferred a second and a third time in two blocks, a key window after the first."""
+    """Otherwise, a key window after its first deferral, two blocks would suffice to defer it a second and a third
+    time."""
     deferred = replace(ASKED, price=BASE, deferred_at=UNTIL - 5_000, since=UNTIL - 5_000)
     half = deferred.deferred_at + KEY // 2
     assert not raising(at(half, deferred))
     (duty,) = raising(at(half + 1, deferred))
     assert duty.by == deferred.deferred_at + KEY
-    assert prices_of(at(half + 1, deferred), [duty], lambda *_: LOSS) == {0: BASE + 1}  # it costs nothing
+    assert prices_of(at(half + 1, deferred), [duty], lambda *_: LOSS) == {0: BASE + 1}  # one wei more needs no budget
     late = deferred.since + KEY
-    assert raising(at(late, deferred)) and not raising(at(late + 1, deferred))  # it is `refused`
+    assert raising(at(late, deferred)) and not raising(at(late + 1, deferred))  # now `refused` is possible
     assert raising(at(late + 1, replace(deferred, since=late)))
 
 
@@ -171,8 +173,8 @@ AFTER = UNTIL + 4_000  # no request can be added
 
 @pytest.mark.parametrize("gas", [answer, dear])
 @pytest.mark.parametrize("beside", [0, 1, 9])
-def test_few_deferrals_take_a_price_to_the_budget(gas, beside: int) -> None:
-    """The base fee is above the price in single blocks, between two looks."""
+def test_a_few_deferrals_raise_a_price_to_the_budget(gas, beside: int) -> None:
+    """The base fee exceeds the price only in single blocks, between two looks."""
     since = AFTER - KEY // 2 - 1
     deferred, others = (
         replace(ASKED, price=BASE, since=since, deferred_at=since),
@@ -185,8 +187,8 @@ def test_few_deferrals_take_a_price_to_the_budget(gas, beside: int) -> None:
     assert raises <= 8 and 0.7 * level < most <= level
 
 
-def test_one_wei_ends_a_deferral_while_other_requests_may_need_the_room() -> None:
-    """Those that the base fee has outgrown, or that are not made yet."""
+def test_one_wei_ends_a_deferral_while_other_requests_may_need_the_budget() -> None:
+    """Requests that the base fee has outgrown, and future requests."""
     for now, price in ((AFTER, STEADY * BASE), (UNTIL - 4_000, BASE + 1)):
         since = now - KEY // 2 - 1
         two = [replace(r, since=since, deferred_at=since) for r in chunks(2, price=BASE)]

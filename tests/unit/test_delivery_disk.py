@@ -1,5 +1,4 @@
-"""What is verified on the client's disk counts by itself: it is used without the server, never asked for again, and not
-written again."""
+"""Verified data on the client's disk are used without the server, and neither requested nor written again."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Offer]:
 
 
 def server(folder: Path, serves: Callable[[str, int, int], bool], asked: list[str] | None = None) -> Get:
-    """`serves`: is this part of a file given?"""
+    """`serves`: whether the server has this part of a file."""
 
     def get(name: str, first: int, size: int) -> bytes:
         if asked is not None:
@@ -45,7 +44,7 @@ def server(folder: Path, serves: Callable[[str, int, int], bool], asked: list[st
 
 
 def without(*places: tuple[int, int]) -> Callable[[str, int, int], bool]:
-    """All but some chunks."""
+    """A server that lacks these chunks."""
     lacking = [SHAPE.chunk(*place) for place in places]
 
     def serves(name: str, first: int, size: int) -> bool:
@@ -64,7 +63,7 @@ def full(*_: object) -> None:
 
 
 def kept_answer(folder: Path, tensor: int, chunk: int) -> tuple[bytes, bytes]:
-    """What the contract shows of an answer."""
+    """The data of an answer that the contract publishes."""
     cipher, true, _ = SealedFolder(folder, SHAPE).answer(tensor, chunk)
     return cipher, b"".join(true)
 
@@ -74,7 +73,7 @@ def away(name: str, first: int, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("lacking", [(1, 137), (1, 200), (3, 19), (0, 0)])
-def test_pairs_and_chunks_on_the_disk_count_without_the_server(
+def test_pairs_and_chunks_on_the_disk_are_used_without_the_server(
     sealed, tmp_path: Path, lacking: tuple[int, int]
 ) -> None:
     """Also where the files end before the missing chunk does."""
@@ -87,8 +86,8 @@ def test_pairs_and_chunks_on_the_disk_count_without_the_server(
     assert fetch(nothing, SHAPE, offer, tmp_path).tree.root.plain == offer.final_state
 
 
-def test_every_chunk_of_a_short_file_counts(sealed, tmp_path: Path) -> None:
-    """A file ends in the middle of a piece, the other one elsewhere."""
+def test_every_whole_chunk_of_truncated_files_is_used(sealed, tmp_path: Path) -> None:
+    """The two files end at different places, one of them within a piece."""
     folder, offer = sealed
     for name, leaves in (("leaves", 1 + 64 * 30 + 7), ("hashes", 1 + 64 * 40)):
         (tmp_path / name).write_bytes((folder / name).read_bytes()[: leaves * UNITS[name]])
@@ -105,7 +104,7 @@ def test_with_the_pairs_alone_every_missing_chunk_is_known(sealed, tmp_path: Pat
         fetch(server(folder, lambda name, *_: name == "chunks", asked), SHAPE, offer, tmp_path)
     assert found.value.chunks == EVERY and found.value.all_known
     assert len(asked) <= 2 + 2 * TRIES + TRIES * AWAY
-    for tensor, chunk in EVERY[:100]:  # what is answered on chain
+    for tensor, chunk in EVERY[:100]:  # answers on chain
         keep_chunk(SHAPE, tmp_path, tensor, chunk, *kept_answer(folder, tensor, chunk))
     with pytest.raises(Missing) as found:
         fetch(away, SHAPE, offer, tmp_path)
@@ -113,8 +112,8 @@ def test_with_the_pairs_alone_every_missing_chunk_is_known(sealed, tmp_path: Pat
 
 
 @pytest.mark.parametrize("gap", [range(3, 3 + AWAY), range(3, 90), range(100, 150), range(190, 201)])
-def test_what_lies_behind_a_gap_is_fetched(sealed, tmp_path: Path, gap: range) -> None:
-    """More chunks in a row are missing than it takes to think that the server is away."""
+def test_chunks_after_a_gap_are_fetched(sealed, tmp_path: Path, gap: range) -> None:
+    """At least as many consecutive chunks are missing as the client takes for an unreachable server."""
     folder, offer = sealed
     missing = [(1, c) for c in gap]
     for _ in range(4):
@@ -125,7 +124,7 @@ def test_what_lies_behind_a_gap_is_fetched(sealed, tmp_path: Path, gap: range) -
     assert found.value.chunks == missing and found.value.all_known
 
 
-def test_a_server_that_is_away_is_not_asked_for_every_small_tensor(sealed, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_not_asked_for_every_small_tensor(sealed, tmp_path: Path) -> None:
     shape = Shape([700] * 60)
     offer = seal([np.arange(700, dtype="<u4")] * 60, shape, KEY, JOB, tmp_path / "sealed")
     asked: list[str] = []
@@ -135,7 +134,7 @@ def test_a_server_that_is_away_is_not_asked_for_every_small_tensor(sealed, tmp_p
 
 
 def test_a_verified_chunk_is_not_overwritten(sealed, tmp_path: Path) -> None:
-    """The server loses what it had given, and gives other data."""
+    """The server loses chunks that it has served, and serves other data."""
     folder, offer = sealed
     with pytest.raises(Missing):
         fetch(server(folder, without((1, 40))), SHAPE, offer, tmp_path)
@@ -144,10 +143,8 @@ def test_a_verified_chunk_is_not_overwritten(sealed, tmp_path: Path) -> None:
     assert found.value.chunks == [(1, 40)]
 
 
-def test_nothing_is_asked_or_written_when_everything_is_here(
-    sealed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk hinders no complaint."""
+def test_complete_data_cause_no_requests_and_no_writes(sealed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a full disk does not prevent a complaint."""
     folder, offer = sealed
     fetch(server(folder, without()), SHAPE, offer, tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -160,7 +157,7 @@ def test_nothing_is_asked_or_written_when_everything_is_here(
 
 
 @pytest.mark.parametrize("pairs", [True, False])
-def test_files_that_go_on_behind_their_end_do_no_harm(sealed, tmp_path: Path, pairs: bool) -> None:
+def test_extra_bytes_at_the_end_of_files_are_harmless(sealed, tmp_path: Path, pairs: bool) -> None:
     folder, offer = sealed
     for name in ("chunks", *UNITS):
         (tmp_path / name).write_bytes((folder / name).read_bytes() + bytes(64))
@@ -171,7 +168,7 @@ def test_files_that_go_on_behind_their_end_do_no_harm(sealed, tmp_path: Path, pa
 
 
 def test_without_the_file_of_pairs_the_leaves_suffice(sealed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where there is no room to write it."""
+    """Also if there is no space to write it."""
     folder, offer = sealed
     fetch(server(folder, without()), SHAPE, offer, tmp_path)
     (tmp_path / "chunks").unlink()
@@ -182,8 +179,8 @@ def test_without_the_file_of_pairs_the_leaves_suffice(sealed, tmp_path: Path, mo
 
 @pytest.mark.parametrize("chunk", [0, 200])
 @pytest.mark.parametrize("where", ["chunk", "root"])
-def test_a_wrong_node_is_shown_again_without_the_server(tmp_path: Path, chunk: int, where: str) -> None:
-    """The contract hears it later than it is seen."""
+def test_a_wrong_node_is_found_again_without_the_server(tmp_path: Path, chunk: int, where: str) -> None:
+    """The complaint to the contract is sent later than the wrong node is found."""
     words = [np.arange(n, dtype="<u4") for n in SIZES]
     folder = tmp_path / "sealed"
     offer = seal(words, SHAPE, KEY, JOB, folder)
@@ -203,7 +200,7 @@ def test_a_wrong_node_is_shown_again_without_the_server(tmp_path: Path, chunk: i
     assert found[0] == found[1] == found[2]
 
 
-def test_a_look_hashes_what_is_here_once(sealed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_hashes_stored_data_once(sealed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, offer = sealed
     with pytest.raises(Missing):
         fetch(server(folder, without((1, 40))), SHAPE, offer, tmp_path)

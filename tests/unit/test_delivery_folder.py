@@ -1,5 +1,5 @@
-"""The folders of a delivery are their account's own: another account can neither put links nor keys there, no other job
-uses them."""
+"""The folders of a delivery belong to one account and one job: another account can put neither links nor keys there,
+and no other job uses them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ PREPARED = {
 
 
 @pytest.mark.parametrize("prepared", PREPARED)
-def test_what_another_account_has_prepared_is_refused(sealed, tmp_path: Path, prepared: str) -> None:
+def test_a_folder_prepared_by_another_account_is_refused(sealed, tmp_path: Path, prepared: str) -> None:
     folder = tmp_path / "m.sealed"
     PREPARED[prepared](folder)
     before = sorted(tmp_path.rglob("*"))
@@ -169,7 +169,7 @@ def test_a_trainer_seals_through_no_link(tmp_path: Path) -> None:
     assert victim.read_bytes() == b"x"
 
 
-def test_what_a_killed_process_wrote_is_on_the_disk_before_it_counts(
+def test_data_of_a_killed_process_are_synced_before_they_are_used(
     sealed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):

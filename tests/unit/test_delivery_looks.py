@@ -1,4 +1,4 @@
-"""Looks whose time does not fit the others decide nothing: a quarter of them can be false, two thirds old."""
+"""A look counts only if its time is consistent with other looks: a quarter of them may be false, two thirds stale."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY = 12.0  # seconds between two looks
 
 
 class Role:
-    """Looks every EVERY seconds at nodes that show a block of the clock's time, later by what `shift` gives."""
+    """Looks every EVERY seconds at nodes that show a block with the clock's time plus `shift`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, development: bool = False) -> None:
         self.clock, self.shift, self.looks, self.number = 1_000.0, 0, Looks(), count(1)
@@ -34,7 +34,7 @@ class Role:
         return BEGIN + int(self.clock)
 
     def look(self, shift: int = 0, after: float = EVERY) -> bool:
-        """Does the next look count?"""
+        """Whether the next look counts."""
         self.clock, self.shift = self.clock + after, shift
         try:
             return self.looks.read(self.game, b"").now == self.true + shift
@@ -49,13 +49,13 @@ def role(monkeypatch: pytest.MonkeyPatch) -> Role:
 
 @pytest.mark.parametrize("shift", [APART + 1, 10**9, -2 * APART, -BEGIN])
 def test_a_look_in_four_may_be_false(role: Role, shift: int) -> None:
-    """After as many looks as are compared all true ones count, and no false one."""
+    """After the first KEPT looks, every true look counts and no false one does."""
     counts = [role.look(shift if n % 4 == 1 else 0) for n in range(60)]
     assert counts[KEPT:] == [n % 4 != 1 for n in range(KEPT, 60)]
 
 
-def test_two_looks_in_three_may_be_old(role: Role) -> None:
-    """Of a node that stands still behind the same address."""
+def test_two_looks_in_three_may_be_stale(role: Role) -> None:
+    """From a stalled node behind the same address."""
     stands = role.true
 
     def look(n: int) -> bool:
@@ -78,7 +78,7 @@ def test_the_replies_of_one_moment_are_one_look(role: Role) -> None:
 
 
 def test_after_a_suspension_the_new_time_counts(role: Role) -> None:
-    """The monotonic clock stands still meanwhile."""
+    """The monotonic clock stops during a suspension."""
     assert all(role.look() for _ in range(KEPT))
     assert [role.look(3_600) for _ in range(6)] == [False] * 3 + [True] * 3
 
@@ -100,7 +100,7 @@ def test_blocks_of_a_development_chain_have_any_time(monkeypatch: pytest.MonkeyP
 
 
 def test_each_endpoint_is_compared_with_itself(role: Role) -> None:
-    """One that lies does not make another one's looks worthless."""
+    """A lying endpoint does not invalidate the looks at another one."""
 
     def looks(endpoint: int, shift: int) -> list[bool]:
         role.game.chain.endpoint = endpoint
@@ -110,7 +110,7 @@ def test_each_endpoint_is_compared_with_itself(role: Role) -> None:
 
 
 def test_of_three_endpoints_the_middle_time_is_right(role: Role) -> None:
-    """One that lies from its first look on counts until the others have shown theirs."""
+    """An endpoint that lies from its first look on counts until the others have shown their times."""
 
     def counts(endpoint: int, shift: int) -> bool:
         role.game.chain.endpoint = endpoint

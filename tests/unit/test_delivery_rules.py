@@ -94,7 +94,7 @@ def test_a_request_below_the_base_fee_is_deferred_dropped_or_late(passed: int, d
 def test_a_late_trainer_is_reported() -> None:
     end = ASKED.since + KEY
     assert overdue(at(end, ASKED)) is None and overdue(at(end + 1, ASKED)).call == "refused"
-    assert overdue(at(end + 1, replace(ASKED, price=49))) is None  # cannot be reported above its price
+    assert overdue(at(end + 1, replace(ASKED, price=49))) is None  # not while the base fee is above the price
     assert overdue(at(UNTIL + KEY)) is None and overdue(at(UNTIL + KEY + 1)).call == "closeDelivery"
     assert overdue(at(UNTIL, answered_at=UNTIL - 1)) is None
 
@@ -107,7 +107,7 @@ def test_prices_are_raised_before_the_request_may_be_dropped() -> None:
     assert not raising(at(UNTIL, ASKED))
 
 
-def test_prices_of_requests_that_cannot_be_reported_as_late_are_raised() -> None:
+def test_the_price_of_a_request_that_cannot_be_reported_as_late_is_raised() -> None:
     """Above the price there is no `refused`, so a trainer that neither answers nor defers could delay without end."""
     cheap = replace(ASKED, price=49, since=UNTIL - 9_500)
     end = cheap.since + 2 * KEY
@@ -120,7 +120,7 @@ def test_prices_of_requests_that_cannot_be_reported_as_late_are_raised() -> None
 
 
 def test_all_prices_below_the_base_fee_are_raised_in_the_last_tenth() -> None:
-    """What is dropped after the window cannot be requested again."""
+    """A chunk that is dropped after the window cannot be requested again."""
     cheap = replace(ASKED, price=49, since=UNTIL - 2_000)
     assert not raising(at(UNTIL - 1_001, cheap)) and not raising(at(UNTIL + 1, cheap))
     assert [d.request for d in raising(at(UNTIL - 1_000, cheap, ASKED))] == [cheap]
@@ -134,7 +134,7 @@ def test_a_look_ends_before_the_next_decision() -> None:
     assert look_end(at(UNTIL - 5_999)) == UNTIL - 5_499 and look_end(at(UNTIL - 1_400)) == UNTIL - 1_000
     assert look_end(at(UNTIL - 1_001)) == UNTIL - 1_000 and look_end(at(UNTIL - 1_000)) == UNTIL - 500
     assert look_end(at(UNTIL - 500)) == UNTIL - 250 and look_end(at(UNTIL + 9)) == UNTIL + 509
-    asked = replace(ASKED, since=UNTIL - CONFIRM)  # the price of an open request is looked at in each half key window
+    asked = replace(ASKED, since=UNTIL - CONFIRM)  # the price of an open request is checked in each half key window
     assert look_end(at(UNTIL - CONFIRM, asked)) == UNTIL - CONFIRM + KEY // 20 * 20 // 8
     longer = SimpleNamespace(**vars(SPEC) | {"confirm_window": 50 * CONFIRM})
     for now in (UNTIL - 300_000, UNTIL - 20_000, UNTIL + 9):

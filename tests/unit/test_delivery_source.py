@@ -1,4 +1,5 @@
-"""What the client's machine tells the trainer's server about itself."""
+"""Requests to the trainer's server: no passwords except those in the URL, the environment's proxy, errors of invalid
+URLs."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadingHTTPServer]:
-    """On a machine with a password for every server."""
+    """A server; the client's machine has a password for every server."""
     (tmp_path / "netrc").write_text("default login me password SECRET\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -58,6 +59,6 @@ def test_a_proxy_of_the_environment_is_used(server: ThreadingHTTPServer, monkeyp
 
 
 @pytest.mark.parametrize("url", ["http://[", "http://host:x/", "trainer.example"])
-def test_a_url_that_is_none_is_named_when_it_is_asked(url: str) -> None:
+def test_an_invalid_url_is_an_error_of_the_first_request(url: str) -> None:
     with pytest.raises(DeliveryError):
         Source(url).get("chunks", 0, 4)

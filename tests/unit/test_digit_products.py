@@ -172,7 +172,7 @@ def test_a_process_that_flushes_subnormal_numbers() -> None:
 
 @pytest.fixture
 def every_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles and many open sums are no reason for another way."""
+    """Products are made of digits even for small tiles and many open sums."""
     for name, value in {"SIDE": 1, "LENGTH": 1, "WORTH": 0, "EXPECTED": math.inf, "OPEN": 1.0}.items():
         monkeypatch.setattr(digits, name, value)
     monkeypatch.setattr(products.Tile, "looks_exact", lambda *_: False)
@@ -217,7 +217,9 @@ def test_folded_operands(every_tile: None, family: str, bfloat16: bool, monkeypa
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-def test_threads_do_not_show(threads: int, monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(
+    threads: int, monkeypatch: pytest.MonkeyPatch, threads_come_back: None
+) -> None:
     a, b = draw("normal", 2, 161, 300), draw("sparse", 2, 177, 300, seed=1)
     with without():
         expected = dot(a, b).view(torch.int32)

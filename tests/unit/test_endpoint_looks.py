@@ -1,4 +1,4 @@
-"""What the endpoint of a look may cause besides replies: computing, attempts to send, fees, alarms, records."""
+"""Limits on the effects of one endpoint: computation, attempts to send, fees, alarms, records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vgame.errors import ChainError, NotYet, Paused
 
 
 def test_computing_without_effect_ends_the_duties_of_a_look(urls: list[str], clock: list[float]) -> None:
-    """One endpoint may invent hundreds of disputes, for each of which an interval is executed again."""
+    """One endpoint may invent hundreds of disputes, and each makes the role execute an interval again."""
     slow, done = Slow(Chain(urls), clock, 0.01, 0.01, 0.01), list[int]()
 
     def duty(seconds: float, n: int) -> bool:
@@ -54,7 +54,7 @@ def test_with_one_endpoint_all_duties_are_tried(urls: list[str], clock: list[flo
 
 
 def test_one_attempt_to_send_ends_with_the_time_of_all(urls: list[str], clock: list[float]) -> None:
-    """A transaction that only the look's endpoint takes is raised up to 20 times, a minute each."""
+    """The fee of a transaction that only the look's endpoint accepts is raised up to 20 times, once a minute."""
     chain = Chain(urls)
     chain.turn()
     assert chain.turns
@@ -71,7 +71,8 @@ def test_one_attempt_to_send_ends_with_the_time_of_all(urls: list[str], clock: l
 
 
 def test_attempts_that_fail_at_once_end_too(urls: list[str], clock: list[float]) -> None:
-    """Each makes the others answer, until one limits their number. A call that waits is no attempt."""
+    """Each attempt sends requests to the other endpoints, until one of them limits their number. A call that waits is
+    not an attempt."""
     chain, made = Chain(urls), list[int]()
     assert chain.turns
 
@@ -104,7 +105,7 @@ def test_slow_endpoints_are_not_all_left_out(urls: list[str], clock: list[float]
 
 @pytest.mark.parametrize("answering", [2, 3])
 def test_of_two_fees_the_lower_one_is_offered(urls: list[str], answering: int) -> None:
-    """One of two endpoints, or of three while one is away, would have the role offer the most that it allows."""
+    """One of two endpoints, or of three while one is away, could make the role offer the highest fee that it allows."""
     chain, replies = Chain(urls[:answering] if answering == 2 else urls), {0: 7, 1: 500, 2: None}
 
     def question(_: Any) -> int:
@@ -124,7 +125,8 @@ def test_of_two_fees_the_lower_one_is_offered(urls: list[str], answering: int) -
 
 @pytest.mark.parametrize("patience", [PATIENCE, MOST])
 def test_endpoints_that_refuse_lengthen_no_look(urls: list[str], clock: list[float], patience: float) -> None:
-    """Each limits the number of requests beside its own look (429), so too few answer: more time is of no use."""
+    """Outside its own look, each endpoint refuses requests above a limit (429), so too few answer; more time would not
+    help."""
     slow = Slow(Chain(urls), clock, 0.3, 0.3, 0.3)
     chain, turns = slow.chain, slow.chain.turns
     assert turns
@@ -144,30 +146,34 @@ def test_endpoints_that_refuse_lengthen_no_look(urls: list[str], clock: list[flo
     assert turns.patience == PATIENCE
 
 
-def test_an_alarm_of_most_endpoints_is_told_again(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One endpoint could invent so many that the first report of a true one is lost; and `over` is for all."""
-    chain, told, standing = Chain(urls), list[tuple[str, str, Any]](), Shown()
+def test_an_alarm_is_reported_again_when_most_endpoints_confirm_it(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One endpoint could invent so many alarms that the first report of a true one is lost. `over` is reported when no
+    endpoint shows the alarm."""
+    chain, reported, standing = Chain(urls), list[tuple[str, str, Any]](), Shown()
     shows = {0: ["true"], 1: ["invented", "true"], 2: ["true"]}
     alarms = lambda *_: [Alarm("clock", name, name, 0) for name in shows[chain.endpoint]]  # noqa: E731
     monkeypatch.setattr("vgame.agents.status.alarms", alarms)
-    reporter: Any = SimpleNamespace(emit=lambda e, _, **f: told.append((e, f["job"], f.get("confirmed"))))
+    reporter: Any = SimpleNamespace(emit=lambda e, _, **f: reported.append((e, f["job"], f.get("confirmed"))))
     look = partial(_report_alarms, SimpleNamespace(chain=chain), reporter, "", None, (), standing)
     for _ in range(6):
         look()
     expected = [("alarm", "true", False), ("alarm", "true", True), ("alarm", "invented", False)]
-    assert sorted(told) == sorted(expected) and told.index(expected[0]) < told.index(expected[1])
+    assert sorted(reported) == sorted(expected) and reported.index(expected[0]) < reported.index(expected[1])
     shows[1] = shows[2] = []
     for _ in range(3):
         look()
-    assert told[3:] == [("over", "invented", None)]
+    assert reported[3:] == [("over", "invented", None)]
     shows[0] = []
     for _ in range(3):
         look()
-    assert told[4:] == [("over", "true", None)]
+    assert reported[4:] == [("over", "true", None)]
 
 
 def test_one_endpoint_invents_no_stake(urls: list[str]) -> None:
-    """`AlreadyDisputed` counts, as a stake of another process, once more than half of the endpoints say so."""
+    """`AlreadyDisputed` counts, as a stake of another process, once more than half of the endpoints have returned
+    it."""
     chain = Chain(urls)
     stakes = Stakes(SimpleNamespace(chain=chain, wallet=SimpleNamespace()))  # type: ignore[arg-type]
     for n in range(2_000):

@@ -54,7 +54,7 @@ def test_averaged_weights_are_exported_as_the_module_loads_them(tmp_path: Path) 
     assert set(found) == {"weight", "bias"}
     assert all(torch.equal(found[n], every[f"average.{n}"]) and not torch.equal(found[n], every[n]) for n in found)
     assert {k: v.tolist() for k, v in run.state_dict(average=True).items()} == {k: v.tolist() for k, v in found.items()}
-    assert read_weights(tmp_path / "ema.safetensors")  # its header says which tensors these are
+    assert read_weights(tmp_path / "ema.safetensors")  # its header names the kind of tensors
 
 
 def cli(*words: str) -> None:

@@ -1,4 +1,5 @@
-"""Whose code is: the same job is refused alike in a file, at a prompt, in a notebook and by `python -c`."""
+"""Code of the user, of libraries and of Python is distinguished: a job is refused alike in a file, at a prompt, in a
+notebook and by `python -c`."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def test_a_counter_is_refused_wherever_its_code_is(manner: str, monkeypatch: pyt
     ]
 
 
-def test_whose_a_file_is() -> None:
+def test_files_of_the_user_of_libraries_and_of_python() -> None:
     library, stdlib = sysconfig.get_path("purelib"), sysconfig.get_path("stdlib")
     own = ["/me/train.py", "/me/vgame/train.py", f"{stdlib}-mine/x.py", "<stdin>", "<ipython-input-1-a>"]
     assert [is_of_user(file) for file in own] == [True] * len(own)
@@ -120,7 +121,7 @@ def test_whose_a_file_is() -> None:
     assert not is_of_user(vgame.__file__) and not is_installed(vgame.__file__)
 
 
-def test_whose_a_module_is() -> None:
+def test_modules_of_the_user_and_of_libraries() -> None:
     own, of_libraries = [types.ModuleType("__main__"), types.ModuleType("mine")], [os, sys, torch, nn]
     assert [is_own_module(module) for module in (*own, vgame)] == [True] * 3
     assert [is_own_module(module) for module in of_libraries] == [False] * 4

@@ -145,7 +145,8 @@ def test_a_factory_called_twice_finds_one_module(tmp_path: Path) -> None:
 
 
 def test_pickle_and_import_find_a_jobs_module(tmp_path: Path) -> None:
-    """By its name; where two jobs have the name, the first by none and the second by another."""
+    """By the module's name. If two jobs use one name, pickle finds the second job's module by another name, and an
+    import of the name is an error."""
     a = put(tmp_path / "a", head="SCALE = 0.5\n").task.model
     assert type(pickle.loads(pickle.dumps(a))) is type(a) and type(a).__module__ == "mine"
     assert importlib.import_module("mine").Net is type(a)

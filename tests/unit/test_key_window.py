@@ -17,7 +17,8 @@ HIGH, LOW = PRICE + 1, PRICE
 
 
 class Fees:
-    """The base fee that the trainer sees, and in the block of its call: (call, how many were sent) -> (fee, fee)."""
+    """The base fee that the trainer sees, and the base fee in the block of its call, by the number of calls sent
+    before."""
 
     @staticmethod
     def high(sent: int) -> tuple[int, int]:
@@ -29,7 +30,8 @@ class Fees:
 
     @staticmethod
     def hovering(sent: int) -> tuple[int, int]:
-        """Each `defer` meets a price that holds again, each `answer` one that does not."""
+        """The base fee is at the price again in the block of each `defer`, and above it in the block of each
+        `answer`."""
         return (LOW, HIGH) if sent % 2 else (HIGH, LOW)
 
     @staticmethod
@@ -38,8 +40,9 @@ class Fees:
 
 
 def is_late(window: int, fees: Callable[[int], tuple[int, int]], inclusion: int, kept_out: int, begin: int = 0) -> bool:
-    """Is a request late at some time, of as many as there may be, all made at once? For three windows, one transaction
-    at a time; the first one waits for another that is pending, and is kept out."""
+    """Whether one of the largest number of requests, all made at once, is ever late within three windows. The trainer
+    sends one transaction at a time; the first one waits for a pending transaction, and is kept out of blocks for
+    `kept_out`."""
     spec = SimpleNamespace(key_window=window)
     job = SimpleNamespace(phase=Phase.DELIVERING, spec=spec, since=0)
     requests = {n: Request(n, 0, n, 300, PRICE, 0, 0, 0, False) for n in range(MOST_REQUESTS)}
@@ -80,8 +83,8 @@ def test_all_requests_are_deferred_and_answered_in_time(moves: str, inclusion: i
         assert not is_late(window, MOVES[moves], inclusion, kept_out, begin)
 
 
-def test_the_time_until_a_confirmation_is_final_was_too_short_for_them() -> None:
-    """Finality, one transaction for each request, and the time in which all are kept out."""
+def test_finality_and_one_transaction_a_request_are_too_short() -> None:
+    """A window of finality, one transaction for each request, and the time for which transactions are kept out."""
     short = FINAL + REQUESTS * INCLUSION + KEPT_OUT
     assert is_late(short, Fees.high, INCLUSION, KEPT_OUT) and is_late(short, Fees.hovering, INCLUSION, KEPT_OUT)
     needed = needed_key_window(INCLUSION, KEPT_OUT)

@@ -1,4 +1,4 @@
-"""No endpoint holds a look: neither by its time, nor by the size or number of its replies, nor by their texts."""
+"""No endpoint blocks a look, neither by slow replies nor by their size, number or text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEAD = "http://127.0.0.1:9"
 
 
 class Slow:
-    """Looks at three endpoints, each of which takes so long for a reply."""
+    """Looks at endpoints, each with its own seconds for a reply."""
 
     def __init__(self, chain: Chain, clock: list[float], *seconds: float) -> None:
         self.chain, self.clock, self.seconds = chain, clock, seconds
@@ -38,7 +38,7 @@ class Slow:
         return self.chain.ask(question)
 
     def look(self, requests: int = 1_000) -> tuple[int, float]:
-        """Of one look: its endpoint, and the seconds that it takes."""
+        """Make one look; its endpoint and its duration in seconds."""
         self.chain.turn()
         endpoint, begin = self.chain.endpoint, self.clock[0]
         try:
@@ -49,7 +49,7 @@ class Slow:
         return endpoint, self.clock[0] - begin
 
 
-def test_no_endpoint_holds_a_look(urls: list[str], clock: list[float]) -> None:
+def test_no_endpoint_blocks_a_look(urls: list[str], clock: list[float]) -> None:
     slow = Slow(Chain(urls), clock, 0.01, 7.0, 0.01)
     assert slow.look()[0] == 1
     with pytest.raises(ChainError, match=r"replies of .* to one look took"):
@@ -60,7 +60,7 @@ def test_no_endpoint_holds_a_look(urls: list[str], clock: list[float]) -> None:
     assert endpoint == 1 and PATIENCE <= seconds < PATIENCE + 7
 
 
-def test_one_that_always_takes_almost_too_long_is_left_out_longer_and_longer(
+def test_an_endpoint_that_is_always_almost_too_slow_is_left_out_for_longer_and_longer(
     urls: list[str], clock: list[float]
 ) -> None:
     slow, begin, spent = Slow(Chain(urls), clock, 1.0, 7.0, 1.0), clock[0], 0.0
@@ -73,7 +73,7 @@ def test_one_that_always_takes_almost_too_long_is_left_out_longer_and_longer(
 
 @pytest.mark.parametrize("third", of_many([7.0, 0.01], 7.0))
 def test_if_most_endpoints_are_slow_looks_take_longer(urls: list[str], clock: list[float], third: float) -> None:
-    """A quick one does not prevent that, nor that looks are short again later."""
+    """A quick endpoint prevents neither this nor the later return to short looks."""
     slow = Slow(Chain(urls), clock, 7.0, 7.0, third)
     assert slow.chain.turns
 
@@ -95,7 +95,7 @@ def test_if_most_endpoints_are_slow_looks_take_longer(urls: list[str], clock: li
 
 
 def test_one_slow_look_counts_once(urls: list[str], clock: list[float]) -> None:
-    """A transaction asks each endpoint several times; one that is slow, and does not fail, is asked still."""
+    """A transaction sends several requests to each endpoint; a slow endpoint that does not fail still receives them."""
     slow = Slow(Chain(urls), clock, 4.0, 0.01, 0.01)
     slow.chain.turn(), slow.chain.turn(), slow.chain.turn()
     for _ in range(10):
@@ -148,8 +148,8 @@ def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str],
 
 @pytest.mark.parametrize("seconds", of_many([0.05, 0.3, 1.0, 6.0], 0.3, 6.0))
 def test_a_look_at_one_endpoint_leaves_no_other_one_out(urls: list[str], clock: list[float], seconds: float) -> None:
-    """The third one invents moves that fail, and each asks the others several times. It sets no count, and its looks
-    are a third."""
+    """The third endpoint invents moves that fail, and each move sends several requests to the others. It sets no value,
+    and a third of the looks are its own."""
     slow, looks = Slow(Chain(urls), clock, seconds, seconds, 0.01), list[int]()
     chain, failed = slow.chain, 0
 
@@ -253,7 +253,7 @@ def test_the_transactions_of_a_look_end_even_if_each_seems_to_have_an_effect(
 def test_failed_attempts_do_not_use_up_the_time_of_a_slower_endpoint(
     urls: list[str], clock: list[float], slow: float
 ) -> None:
-    """The third one is hostile; with two replies its own would be in the middle."""
+    """The third endpoint is hostile; with two replies in all, its own would be the middle one."""
     chain = Chain(urls)
     assert chain.turns
     found = list[int]()
@@ -298,7 +298,7 @@ def test_one_endpoint_delays_a_start_for_a_look_only(urls: list[str], clock: lis
 
 
 def test_of_two_endpoints_a_slow_one_keeps_no_look_long(urls: list[str], clock: list[float]) -> None:
-    """While the other one was away, its looks became long."""
+    """While the other endpoint was unreachable, the looks at the slow one became long."""
     slow = Slow(Chain(urls[:2]), clock, 0.01, 7.0)
     turns = slow.chain.turns
     assert turns

@@ -14,8 +14,9 @@ LOOKS = 1_000
 
 
 class Played:
-    """Looks in turn. The first `false` endpoints take what they like, and have the others asked as often as they like;
-    an honest one needs about `own` seconds in its look, and `beside` in that of another honest one."""
+    """Looks in turn. The first `false` endpoints use any part of their time and cause any number of requests to the
+    others; an honest endpoint needs about `own` seconds in its own look, and `beside` seconds in the look of another
+    honest one."""
 
     def __init__(self, count: int, false: int, own: float, beside: float, clock: list[float]) -> None:
         chain = SimpleNamespace(url="", secret="", lost=False, form="", checks=[], turns=None, use=lambda node: None)
@@ -25,7 +26,7 @@ class Played:
         self.finished = self.honest = 0
 
     def look(self, part: float) -> int:
-        """One look; its endpoint. `part`: that a false endpoint takes of the time that it may take."""
+        """Make one look; its endpoint. `part`: the share of its permitted time that a false endpoint uses."""
         look = self.turns.look
         for n in range(len(self.turns.all)):
             most, needs = look.limit(n), self.own if n == look.own else self.beside
@@ -51,8 +52,8 @@ COUNTS = [(2, 1), (3, 1), (4, 1), (5, 2), (7, 3)]
 def test_no_minority_changes_the_time_of_looks(
     count: int, false: int, own: float, part: float, clock: list[float]
 ) -> None:
-    """It is at most four times what most endpoints need, and enough for them. Two endpoints have no majority, so there
-    it stays."""
+    """The time is at most four times the need of most endpoints, and enough for them. Of two endpoints none is a
+    majority, so the time stays the same."""
     played = Played(count, false, own, own / OTHERS / 4, clock)
     for _ in range(LOOKS):
         played.look(part)
@@ -63,7 +64,7 @@ def test_no_minority_changes_the_time_of_looks(
 @pytest.mark.parametrize(("count", "false"), COUNTS)
 @pytest.mark.parametrize("part", [0.0, 0.49, 1.0])
 def test_no_minority_keeps_looks_long(count: int, false: int, part: float, clock: list[float]) -> None:
-    """After a time in which most endpoints were slow: in the looks of the others, too, a false one takes its time."""
+    """The start: most endpoints were slow until now. A false endpoint uses its time in the looks of the others too."""
     played = Played(count, false, 1.0, 0.1, clock)
     played.turns.patience = MOST
     for _ in range(LOOKS):
@@ -83,7 +84,7 @@ def test_quick_endpoints_have_no_more_looks_than_slow_ones(
 
 @pytest.mark.parametrize("patience", [PATIENCE, MOST])
 def test_a_look_ends_however_long_its_replies_may_take(patience: float) -> None:
-    """Its time is not given anew before all its limits are reached."""
+    """Its time is not renewed before all its limits are reached."""
     look, now = look_at(0, 3, 0.0, patience), 0.0
     while look.left(0) > 0:
         look.begin_request(now)
@@ -96,8 +97,8 @@ def test_a_look_ends_however_long_its_replies_may_take(patience: float) -> None:
     assert look.left(0) == patience
 
 
-def test_a_failure_in_the_look_of_another_counts_against_none(clock: list[float]) -> None:
-    """Also while a transaction is waited for."""
+def test_a_failure_in_the_look_of_another_counts_against_no_endpoint(clock: list[float]) -> None:
+    """Also while the role waits for a transaction."""
     turns = Played(3, 0, 1.0, 0.1, clock).turns
     turns.next()
     turns.look.begin_attempt(clock[0])

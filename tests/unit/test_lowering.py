@@ -73,7 +73,7 @@ def test_tensors_of_types_that_no_program_has_are_refused() -> None:
         lower_task(make(case), case.schedule, case.steps)
 
 
-def test_a_token_that_a_bag_of_embeddings_has_not_is_named() -> None:
+def test_a_token_outside_a_bag_of_embeddings_is_named() -> None:
     case = Case(lambda: torch.nn.EmbeddingBag(7, 3), lambda: {"t": torch.full((8, 4), 9)}, recorded=False)
     with pytest.raises(DataError, match="the data t holds the index 9 in sample 0, but 0 to 6 are valid"):
         lower_task(make(case), case.schedule, case.steps)

@@ -1,5 +1,5 @@
-"""What a capture leaves behind: no object of the user's stays alive (a notebook prepares many models), and a profiler
-of the process goes on."""
+"""After a capture no object of the user stays alive (a notebook prepares many models), and a profiler of the process
+still records."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_model_is_freed_after_its_job_is_refused(refused: Any) -> None:
     assert [r() for r in references if r() is not None] == []
 
 
-def test_a_job_is_prepared_under_a_profiler_which_goes_on() -> None:
+def test_a_profiler_still_records_after_a_job_is_prepared() -> None:
     profiler = cProfile.Profile()
     task, _ = simple(loss, Checkpointed)()
     profiler.enable()

@@ -59,10 +59,10 @@ def test_a_command_that_hangs_is_ended_with_its_children(
     monkeypatch.setattr("vgame.agents.notify.WAITING", 1)
     beats = tmp_path / "beats"
     child = f"while :; do echo >> {beats}; sleep 0.02; done"
-    hear = notify(f"sh -c '({child}) & wait'", "trainer", limit=0.5)
+    send = notify(f"sh -c '({child}) & wait'", "trainer", limit=0.5)
     begin = time.monotonic()
     for _ in range(100):  # more than may wait
-        hear("alarm", {})
+        send("alarm", {})
     assert time.monotonic() - begin < 0.4
     output = ""
     while "was killed because it still ran after 0.5 s; the trainer goes on" not in output:
@@ -77,15 +77,15 @@ def test_a_command_that_hangs_is_ended_with_its_children(
 
 
 @pytest.mark.parametrize(("event", "kind"), [("alarm", "bond"), ("dispute", ""), ("verdict", "")])
-def test_what_others_cause_or_an_endpoint_invents_keeps_no_alarm_back(tmp_path: Path, event: str, kind: str) -> None:
-    told = tmp_path / "told"
-    hear = notify(f"sh -c 'sleep 0.2; cat >> {told}'", "monitor")
+def test_events_that_others_cause_or_an_endpoint_invents_delay_no_alarm(tmp_path: Path, event: str, kind: str) -> None:
+    output = tmp_path / "told"
+    send = notify(f"sh -c 'sleep 0.2; cat >> {output}'", "monitor")
     for n in range(300):
-        hear(event, {"kind": kind, "job": f"{n}"})
+        send(event, {"kind": kind, "job": f"{n}"})
     for kind in ("clock", "stuck"):
-        hear("alarm", {"kind": kind, "job": "own"})
-    until(lambda: len(lines(told)) >= 3)
-    assert {"clock", "stuck"} < {line["kind"] for line in lines(told)[:3]}
+        send("alarm", {"kind": kind, "job": "own"})
+    until(lambda: len(lines(output)) >= 3)
+    assert {"clock", "stuck"} < {line["kind"] for line in lines(output)[:3]}
 
 
 @pytest.mark.parametrize("command, why", [("sh -c 'exit 3'", "exit code 3"), ("/dev/null", "Permission denied")])
@@ -93,9 +93,9 @@ def test_a_failing_command_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, why: str
 ) -> None:
     monkeypatch.setattr("vgame.agents.notify.shutil.which", lambda name: name)
-    hear, output = notify(command, "monitor"), ""
-    hear("alarm", {})
-    hear("alarm", {})
+    send, output = notify(command, "monitor"), ""
+    send("alarm", {})
+    send("alarm", {})
     end = time.monotonic() + 20
     while why not in output and time.monotonic() < end:
         time.sleep(0.05)
@@ -130,9 +130,9 @@ def test_an_invalid_command_is_refused_at_once(command: str) -> None:
 
 
 def test_a_command_that_does_not_read_its_input_blocks_nothing(tmp_path: Path) -> None:
-    hear = notify(f"sh -c 'echo x >> {tmp_path}/runs'", "auditor")
+    send = notify(f"sh -c 'echo x >> {tmp_path}/runs'", "auditor")
     for _ in range(3):
-        hear("dispute", {"text": "x" * 2**20})
+        send("dispute", {"text": "x" * 2**20})
     until(lambda: (tmp_path / "runs").exists() and len((tmp_path / "runs").read_text()) == 6)
 
 

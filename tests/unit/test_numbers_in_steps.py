@@ -122,7 +122,7 @@ def moved(own: Any, p: torch.Tensor, state: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("each", [on_the_cpu, moved])
-def test_a_step_reads_where_its_parameters_are(each: Each) -> None:
+def test_a_step_reads_the_device_of_its_parameters(each: Each) -> None:
     compare(stepping(each))
 
 

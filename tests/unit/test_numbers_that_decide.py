@@ -1,4 +1,5 @@
-"""Numbers that a loss reads decide nothing: torch's tracer takes them for real numbers, and would answer `v != v`."""
+"""A loss that branches on a number which it reads is refused. torch's tracer assumes that it is not NaN, so `v != v`
+would be false without a record of the condition."""
 
 from __future__ import annotations
 

@@ -170,13 +170,13 @@ def lower_case(case: Case, by_scheduler: bool) -> Any:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("by_scheduler", [True, False], ids=["scheduler", "optimizer"])
-def test_what_a_loss_reads_is_refused(case: Case, by_scheduler: bool) -> None:
+def test_a_loss_that_reads_a_changed_object_is_refused(case: Case, by_scheduler: bool) -> None:
     with pytest.raises(ProgramError, match=REFUSED):
         lower_case(case, by_scheduler)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_a_loss_reaches_and_does_not_read_is_captured(case: Case) -> None:
+def test_a_loss_that_reaches_a_changed_object_without_reading_it_is_captured(case: Case) -> None:
     make, change, _ = case
     held = make()
 
@@ -242,7 +242,7 @@ def test_an_object_that_the_loss_itself_holds_is_named() -> None:
         lower(model, reads, Optimizer(model.parameters(), held, lambda h: h.add(1)))
 
 
-def test_nothing_changes_and_the_loss_reads() -> None:
+def test_a_loss_may_read_unchanged_attributes_of_a_changed_object() -> None:
     held = types.SimpleNamespace(smoothing=0.1, classes=[1, 2], table=np.ones(2), seen=0)
     model = network()
     loss = lambda m, b: usual_loss(m, b) * held.smoothing * len(held.classes) * float(held.table[0])  # noqa: E731

@@ -91,7 +91,7 @@ def matrices() -> nn.Module:
     ids=["plain", "other"],
 )
 def test_muon_is_its_formula_in_binary32(monkeypatch: pytest.MonkeyPatch, options: dict) -> None:
-    """torch iterates in bfloat16, to save time; the warning says that vgame does not."""
+    """torch iterates in bfloat16 to save time; vgame does not, and warns of it."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     compare(lambda p: optim.Muon(p, lr=0.01, **options), build=matrices)
     monkeypatch.undo()

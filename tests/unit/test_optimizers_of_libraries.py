@@ -1,4 +1,4 @@
-"""What optimizers of libraries do that torch's own do not: functions of lists, numbers as tensors, any state."""
+"""Features of libraries' optimizers that torch's own do not have: functions of lists, numbers as tensors, any state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stepping(each: Callable, **options) -> Callable:
-    """A class whose step is `each(p, state, group)` of every parameter, from parameters to an optimizer of it."""
+    """An optimizer class that calls `each(p, state, group)` for every parameter in its step."""
 
     class Own(optim.Optimizer):
         def __init__(self, params) -> None:
@@ -36,7 +36,7 @@ def stepping(each: Callable, **options) -> Callable:
 
 
 def checked(make: Callable, **settings) -> vgame.Job:
-    """Prepare a job; its validation runs the optimizer as a plain loop does, and says nothing."""
+    """Prepare a job; its validation runs the optimizer as a plain loop does. Any warning is an error."""
     model = network()
     task = vgame.Task(model, loss, make(model.parameters()), data(), 16)
     with warnings.catch_warnings():
@@ -45,7 +45,7 @@ def checked(make: Callable, **settings) -> vgame.Job:
 
 
 class Belief(optim.Optimizer):
-    """Its branch of lists corrects no average, as AdaBelief of pytorch_optimizer; by default this branch is taken."""
+    """As in AdaBelief of pytorch_optimizer, its branch for lists corrects no average, and is the default."""
 
     def __init__(self, params, foreach: bool | None = None, **options) -> None:
         super().__init__(params, {"lr": 0.02, "betas": (0.9, 0.99), "foreach": foreach, "step": 0} | options)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def optimizer_of(step: Callable, **attributes) -> Callable:
-    """A class of optimizers whose step is `step(self)`, from parameters to one of it with learning rate 0.1."""
+    """A function from parameters to an optimizer with the step `step(self)` and the learning rate 0.1."""
 
     class Own(optim.SGD):
         @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Optimizers and schedulers that know more of their parameters than the values: attributes, class, identity, state,
+"""Optimizers and schedulers that use more of their parameters than the values: attributes, class, identity, state,
 modes. A program steps as they do, or they are refused."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Layerwise(optim.AdamW):
 
 
 class Decaying(optim.Optimizer):
-    """SGD with decay of the parameters in `skip`, found as `held` says."""
+    """SGD with decay of the parameters without the attribute `no_decay`; it keeps the objects in `held`."""
 
     def __init__(self, parameters, lr: float = 0.1, **held: Any) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -86,7 +86,7 @@ def test_attributes_and_classes_of_parameters_count(make: Callable) -> None:
         (lambda ps: {str(id(p)): 1 for p in ps}, "by its id or address"),
     ],
 )
-def test_a_hold_on_a_parameter_that_a_copy_cannot_have_is_refused(hold: Callable, text: str) -> None:
+def test_a_reference_to_a_parameter_that_a_copy_cannot_have_is_refused(hold: Callable, text: str) -> None:
     def make(parameters) -> optim.Optimizer:
         ps = [*parameters]
         return Decaying(ps, table=hold(ps))

@@ -1,5 +1,5 @@
-"""Optimizers of one task that share an object, or of which one or a scheduler holds another, step as in torch's loop;
-where one computes with parameters of another, it is refused."""
+"""Optimizers of one task that share an object, or that another optimizer or a scheduler holds, step as in torch's loop;
+an optimizer that computes with parameters of another one is refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def halves(given: Iterable[nn.Parameter]) -> tuple[list[nn.Parameter], list[nn.P
 
 
 class By(optim.Optimizer):
-    """Gradient descent with a rate that `of` gives, and what it shares."""
+    """Gradient descent at the rate `of(shared)`."""
 
     def __init__(self, given: Any, of: Callable[[Any], float], shared: Any) -> None:
         super().__init__(given, {"lr": 0.1})

@@ -139,7 +139,9 @@ def test_rows_are_read_in_place(batches: tuple[int, int], k: int) -> None:
 
 @pytest.mark.parametrize("batches", [(1, 1), (3, 1), (1, 3), (3, 3)])
 @pytest.mark.parametrize("k", [5, 256, 300])
-def test_groups_of_rows_do_not_show(batches: tuple[int, int], k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_groups_of_rows(
+    batches: tuple[int, int], k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With room for one tile's rows at a time, panels of b serve several groups of rows, and several batches."""
     a, b = draw("wide", batches[0], 3 * HOST.rows + 5, k), draw("wide", batches[1], 2 * HOST.columns + 3, k, seed=1)
     expected = sums_of(a, b)
@@ -203,7 +205,9 @@ def test_the_words_are_the_librarys(family: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4])
-def test_threads_do_not_show(threads: int, monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(
+    threads: int, monkeypatch: pytest.MonkeyPatch, threads_come_back: None
+) -> None:
     a, b = draw("bf16", 2, 61, 300), draw("cancelling", 2, 77, 300, seed=1)
     expected = dot(a, b).view(torch.int32)
     monkeypatch.setattr(products, "WORTH", 1)

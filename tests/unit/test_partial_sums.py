@@ -32,7 +32,7 @@ LIBRARIES = {
 
 
 def shared(world: int, shape: tuple[int, int, int], split: Split | None, length: int, terms, library) -> list:
-    """Each rank's part; `terms`: of a rank, made where the library is in use."""
+    """Each rank's part of the result. `terms`: from a rank to its terms, called while the library is in use."""
 
     def work(group: LocalGroup) -> torch.Tensor:
         with library():

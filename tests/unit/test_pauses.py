@@ -1,4 +1,4 @@
-"""How often a call is sent again."""
+"""Pauses between repetitions of a call."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ HOUR = 3_600
 
 
 @pytest.mark.parametrize("shown", [True, False], ids=["receipts", "no receipt"])
-def test_a_call_is_included_again_and_again_with_one_number(shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A balancer: one node shows the receipt, the others the state before it, for an hour. Without a receipt it is the
-    same transaction, offered again until it is included."""
+def test_repetitions_of_an_included_call_become_rare(shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For an hour, one node behind a load balancer shows the receipt, and the others the state before it. Without a
+    receipt there is no pause: it is the same transaction, offered again until it is included."""
     now = 0.0
     monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=lambda: now))
     chain: Any = SimpleNamespace(is_development=False)

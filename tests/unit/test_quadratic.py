@@ -1,4 +1,4 @@
-"""Texts of strangers, below all limits of size, that a search would take hours for, or a decoder gigabytes."""
+"""Untrusted texts within all limits of size that could cost a search hours, or a decoder gigabytes."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def words(*numbers: int) -> bytes:
     return b"".join(number.to_bytes(32) for number in numbers)
 
 
-def test_elements_that_lie_in_each_other_are_refused() -> None:
-    """Decoded, the list would have as many copies of the last element as there are places."""
+def test_overlapping_elements_are_refused() -> None:
+    """A decoder would copy the last element once for each entry of the list."""
     whole = words(32, 2, 64, 128, 3) + b"abc".ljust(32, b"\0") + words(1) + b"d".ljust(32, b"\0")
     refuse_overlap(whole)
     refuse_overlap(words(32, 0))

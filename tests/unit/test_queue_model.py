@@ -60,7 +60,7 @@ class Game:
                 del self.waiting[number]
 
     def choose(self) -> int:
-        if self.order == "number":  # as it was: the time of the auditor's move, then the number
+        if self.order == "number":  # the time of the auditor's move, then the number
             return self.waiting[min(self.waiting, key=lambda n: (self.arrivals[n][0], n))].key
         return min(self.waiting.items(), key=lambda item: (item[1].start, item[0]))[1].key
 
@@ -103,6 +103,6 @@ def test_work_made_useless_by_another_account_costs_one_more_slot() -> None:
     assert SLOT < max(charged) <= 2 * SLOT
 
 
-def test_the_order_of_numbers_would_charge_more() -> None:
-    """The earlier rule: by the time of the auditor's move, then by number."""
+def test_the_order_of_moves_would_charge_more() -> None:
+    """Red twin: the worker serves disputes by the time of the auditor's move, then by number."""
     assert max(worst(seed, 0, "number") for seed in range(1000)) > SLOT

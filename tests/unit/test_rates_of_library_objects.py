@@ -93,7 +93,7 @@ def prepared(held: Any, read: Callable[[Any], float], change: Callable[[Any], ob
 
 
 @pytest.mark.parametrize("case", CHANGED.values(), ids=CHANGED)
-def test_what_the_loss_changes_is_refused(case: Any) -> None:
+def test_a_rate_that_reads_a_changed_object_is_refused(case: Any) -> None:
     make, change, read = case
     KEPT["n"], BOX.n = 1.0, 1.0
     with pytest.raises(ProgramError):
@@ -113,6 +113,6 @@ CONSTANT: dict[str, tuple[Any, Callable[[Any], float]]] = {
 
 
 @pytest.mark.parametrize("case", CONSTANT.values(), ids=CONSTANT)
-def test_what_nothing_changes_is_read(case: Any) -> None:
+def test_a_rate_may_read_an_unchanged_object(case: Any) -> None:
     held, read = case
     assert prepared(held, read, lambda x: None)

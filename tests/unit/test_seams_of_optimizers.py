@@ -1,4 +1,5 @@
-"""Between two optimizers, or an optimizer and the loss: what one step leaves for the next is followed or refused."""
+"""State that passes from one step to the next, between two optimizers or an optimizer and the loss, is followed or
+refused."""
 
 from __future__ import annotations
 

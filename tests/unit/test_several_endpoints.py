@@ -1,4 +1,4 @@
-"""Several endpoints of one chain: which one a look uses, and how many have to agree."""
+"""Several endpoints of one chain: the endpoint of a look, and the number of endpoints that have to agree."""
 
 from __future__ import annotations
 
@@ -170,14 +170,14 @@ def test_contracts_that_cannot_be_checked_are_no_reply(urls: list[str]) -> None:
 
 
 class Looks:
-    """Looks at three endpoints, one in 12 seconds."""
+    """Looks at three endpoints, one look every 12 seconds."""
 
     def __init__(self, chain: Chain, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(chain, "is_development", False)
         self.chain, self.clock, self.lasting = chain, clock, Lasting(chain)
 
     def seconds(self, *shown: bool, of: object = final.most, rounds: int = 1) -> float:
-        """How long it has lasted, after so many rounds in which each endpoint has shown it or not."""
+        """The seconds for which a condition has lasted, after `rounds` in which each endpoint has shown it or not."""
         found = 0.0
         for _ in range(rounds):
             for so in shown:
@@ -193,25 +193,25 @@ def looks(urls: list[str], clock: list[float], monkeypatch: pytest.MonkeyPatch) 
     return Looks(Chain(urls), clock, monkeypatch)
 
 
-def test_one_endpoint_of_three_ends_nothing(looks: Looks) -> None:
-    """However long it shows it; a stake, which names what it disputes, needs one."""
+def test_one_endpoint_of_three_establishes_no_condition(looks: Looks) -> None:
+    """However long it shows the condition. For a stake one endpoint is enough, since a stake names its claim."""
     assert looks.seconds(False, True, False, rounds=200) == 0
     assert looks.seconds(False, True, rounds=1, of=one) >= FINALITY
 
 
-def test_one_endpoint_of_three_prevents_nothing(looks: Looks) -> None:
+def test_one_endpoint_of_three_prevents_no_condition(looks: Looks) -> None:
     assert looks.seconds(True, False, True, rounds=4) >= MOMENT
     assert looks.seconds(True, False, True, rounds=30) >= FINALITY
 
 
-def test_a_look_without_it_begins_its_own_endpoints_time_anew(looks: Looks) -> None:
+def test_a_look_without_the_condition_restarts_the_time_of_its_endpoint(looks: Looks) -> None:
     looks.seconds(True, True, True, rounds=30)
     looks.seconds(False, False, True)
     assert looks.seconds(True) == 0 and looks.seconds(True, True, True) < FINALITY
 
 
-def test_at_the_last_moment_most_of_those_that_answer_are_enough(urls: list[str]) -> None:
-    """Not one of two: it alone would decide which moment is the last."""
+def test_at_the_last_moment_most_of_the_answering_endpoints_are_enough(urls: list[str]) -> None:
+    """Of two endpoints, both: one alone would decide which moment is the last."""
     chain = Chain([*urls, DEAD, DEAD])
     assert most_answering(chain) == final.most(chain) == 3
     used(chain, 5)
@@ -219,8 +219,8 @@ def test_at_the_last_moment_most_of_those_that_answer_are_enough(urls: list[str]
     assert most_answering(Chain(urls[:2])) == 2 and most_answering(Chain(urls[0])) == 1
 
 
-def test_an_endpoint_that_is_asked_no_more_does_not_count(looks: Looks) -> None:
-    """It showed the condition long ago. One that is false shows it now, one that is true does not."""
+def test_an_endpoint_without_recent_looks_does_not_count(looks: Looks) -> None:
+    """It showed the condition long ago. Now a lying endpoint shows it, and an honest one does not."""
     looks.seconds(True, True, True, rounds=30)
     looks.clock[0] += FINALITY
     assert looks.chain.turns is not None

@@ -1,4 +1,4 @@
-"""Money goes to no contract whose code one endpoint of three alone shows."""
+"""No money goes to a contract if only one of three endpoints shows its code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def funded(chain: Chain) -> Wallet:
 
 
 def lie(chain: Chain, number: int, reply: Callable[[str, Any], Any]) -> None:
-    """This endpoint replies so where the reply is not None."""
+    """Make this endpoint return `reply(method, arguments)`, or its true reply where that is None."""
     assert chain.turns
     node = chain.turns.all[number].node
 
@@ -136,10 +136,10 @@ def test_a_check_that_is_added_is_made_at_each_endpoint(urls: list[str], game: G
 
 
 def test_slow_endpoints_have_the_time_of_a_look_to_show_it(urls: list[str], game: Game, clock: list[float]) -> None:
-    """The false one is quick."""
+    """The lying endpoint is quick."""
     chain, wallet = invented(urls, game, 0)
     for n in (1, 2):
-        lie(chain, n, lambda *_: clock.__setitem__(0, clock[0] + 9))  # as a reply None: the true one
+        lie(chain, n, lambda *_: clock.__setitem__(0, clock[0] + 9))  # returns None: the true reply
     Game(chain, ANOTHER, wallet)
     with pytest.raises(ChainError, match="2 of 3 endpoints show other contracts"):
         wallet.send(ANOTHER, b"", 10**17)
@@ -276,7 +276,7 @@ def open_strangers(game: Game, what: str, wallet: Wallet | None) -> None:
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("what", ["game", "escrow"])
 @pytest.mark.parametrize("false", range(3))
-def test_what_one_endpoint_shows_is_refused_and_stops_no_sends(
+def test_a_contract_that_one_endpoint_shows_is_refused_and_blocks_no_transactions(
     urls: list[str], game: Game, what: str, false: int, order: str, sends: bool
 ) -> None:
     """With a wallet or without, beside the own game: `vgame.Escrow.check` would read the contract of an attacker. Nor
@@ -302,7 +302,7 @@ def test_what_one_endpoint_shows_is_refused_and_stops_no_sends(
 
 
 @pytest.mark.parametrize("false", range(3))
-def test_a_false_address_of_a_deployment_stops_no_sends(urls: list[str], game: Game, false: int) -> None:
+def test_a_false_address_of_a_deployment_blocks_no_transactions(urls: list[str], game: Game, false: int) -> None:
     chain = Chain(urls)
     own = vgame.Game(chain, game.address, funded(chain))
     shows_strangers(chain, game, "escrow", false)
@@ -319,7 +319,7 @@ def test_a_false_address_of_a_deployment_stops_no_sends(urls: list[str], game: G
 
 
 @pytest.mark.parametrize("false", range(3))
-def test_where_nothing_is_sent_what_is_read_is_checked_at_each_endpoint(
+def test_a_command_that_only_reads_checks_the_contract_at_each_endpoint(
     urls: list[str], game: Game, false: int
 ) -> None:
     """As by `vgame status`: the contract of an attacker would show the same at each endpoint."""

@@ -1,4 +1,4 @@
-"""`type(x)` in a model or a loss is the class of a loop, not that of the tracer."""
+"""In a model or a loss, `type(x)` is the class that x has in torch's loop, not a class of the tracer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_a_question_for_the_type_has_the_answer_of_a_loop(name: str) -> None:
+def test_a_type_is_that_of_torchs_loop(name: str) -> None:
     def loss(model: nn.Module, batch: dict) -> torch.Tensor:
         return classify(model, batch) if QUESTIONS[name](model, batch["x"]) else model(batch["x"]).mean()
 
@@ -32,7 +32,7 @@ def test_a_question_for_the_type_has_the_answer_of_a_loop(name: str) -> None:
     assert "type" not in globals()
 
 
-def test_the_name_is_python_s_again_after_an_error() -> None:
+def test_the_builtin_name_is_restored_after_an_error() -> None:
     with pytest.raises(Exception, match="no_such"):
         root_of(lambda m, b: m(b["x"]).no_such)
     assert "type" not in globals()

@@ -60,7 +60,7 @@ def test_tensors_in_containers_are_slots(make: Callable) -> None:
     validated(make)
 
 
-def test_their_names_tell_the_container() -> None:
+def test_the_name_of_a_slot_contains_its_container() -> None:
     names = {label.name for label in lowered(AggMo).program.labels.state}
     assert {"momentum[0_0].0.weight", "momentum[0_9].4.bias"} <= names
 

@@ -53,14 +53,14 @@ def begun(run: LocalRun, checkpoints: int) -> LocalRun:
 
 
 def grown(run: LocalRun) -> int:
-    """Bytes of its files, of states in whole blocks."""
+    """Bytes of the run's files; states count in whole blocks."""
     block = os.statvfs(run.store.folder).f_frsize
     files = [p for p in run.store.folder.rglob("*") if p.is_file() and p.name != "run.json" and p.parent.name != "job"]
     return sum(-(-p.stat().st_size // block) * block if p.parent.name == "states" else p.stat().st_size for p in files)
 
 
 @pytest.mark.parametrize("made", [0, 7, STEPS])
-def test_what_is_missing_of_the_run_must_fit(tmp_path: Path, free: Free, made: int) -> None:
+def test_the_missing_part_of_a_run_must_fit(tmp_path: Path, free: Free, made: int) -> None:
     run = begun(LocalRun(seat(tmp_path), "cpu", Reporter()), made)
     whole = begun(LocalRun(AgentConfig("", "", tmp_path / "bundle", tmp_path / "whole"), "cpu", Reporter()), STEPS)
     missing = grown(whole) - grown(run)

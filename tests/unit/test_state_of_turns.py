@@ -1,5 +1,5 @@
-"""What one loss sets on the model and reads in a later turn, and which parameters it freezes: as in torch's loop, or
-refused by the capture itself."""
+"""State that one loss sets on the model for a later turn, and parameters that it freezes, are as in torch's loop, or
+the capture refuses them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nothing(model: nn.Module) -> None:
 def turns(
     critic: Change = nothing, generator: Change = nothing, read: Change = lambda m: getattr(m, "share", 1.0)
 ) -> list[Callable]:
-    """A usual pair of losses, with what each of them does before it computes."""
+    """A usual pair of losses; each first calls its function of the model."""
 
     def first(model: nn.Module, batch) -> torch.Tensor:
         critic(model)
@@ -103,7 +103,7 @@ def captured(ordered: vgame.Task) -> vgame.Bundle:
         (freezes, "requires_grad of critic.0.weight"),
     ],
 )
-def test_what_a_later_loss_leaves_for_the_next_step_is_refused(change: Change, name: str) -> None:
+def test_state_that_a_later_loss_leaves_for_the_next_step_is_refused(change: Change, name: str) -> None:
     losses = turns(generator=change, read=lambda m: getattr(m, "share", 1.0) * KEPT["share"])
     with pytest.raises(ProgramError, match=f"second .test_state_of_turns.py line .*changes {name}"):
         captured(task(loss=losses))
@@ -117,8 +117,8 @@ def test_a_part_that_another_loss_thaws_is_refused() -> None:
         captured(ordered)
 
 
-def test_no_tensor_has_the_name_of_one_that_is_gone() -> None:
-    """Python gives the `id` of an object that is gone to another one."""
+def test_a_tensor_does_not_inherit_the_name_of_a_freed_one() -> None:
+    """Python reuses the `id` of a freed object."""
     opened = Opened()
     opened.show([("weight", torch.ones(1))])
     assert {opened.name_of(torch.ones(1)) for _ in range(100)} == {None}
@@ -185,7 +185,7 @@ def back(model: nn.Module, batch) -> torch.Tensor:
     ],
     ids=["pix2pix", "back", "cached", "attribute", "momentum", "replaced", "hooks", "swaps", "set by both"],
 )
-def test_turns_read_what_the_others_left(tmp_path: Path, losses: list[Callable]) -> None:
+def test_a_turn_reads_the_state_that_others_left(tmp_path: Path, losses: list[Callable]) -> None:
     ordered = task(loss=losses)
     model, text = loop(ordered, losses)
     run = trained(ordered, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""A stranger's bundle: of its folder a role keeps the files of a bundle, and nothing else."""
+"""An untrusted bundle: a role copies from its folder only the files of a bundle."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def kept(bundle: Path) -> Path:
-    """What `vgame trainer` keeps of it."""
+    """The copy of the bundle that `vgame trainer` keeps."""
     run = LocalRun(AgentConfig("", "", bundle, bundle.parent / "trainer"), "cpu", Reporter())
     return run.store.folder / "job"
 
@@ -86,7 +86,7 @@ def test_a_hole_before_the_words_of_the_data_stays_a_hole(bundle: Path) -> None:
 
 
 def named(bundle: Path, copies: int) -> Path:
-    """The bundle with every tensor of the state under so many keys."""
+    """The bundle with `copies` keys for every tensor of the state."""
     held = load_bundle(bundle)
     keys = {f"{k}.{label.name}": (label.name, "bfloat16") for label in held.program.labels.state for k in range(copies)}
     replace(held, keys=keys).save(bundle.parent / "named")

@@ -55,8 +55,8 @@ commands.main()
 """
 
 
-def test_a_node_ends_no_line_of_an_error(tmp_path: Path) -> None:
-    """What follows would read as the command's own word."""
+def test_a_nodes_text_ends_no_line_of_an_error(tmp_path: Path) -> None:
+    """The next line would look like the command's own output."""
     done = forked.run([sys.executable, "-c", REFUSED], cwd=tmp_path)
     assert done.returncode == 1 and "nothing is wrong\\njob 5" in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -111,7 +111,7 @@ def test_a_redirect_shows_no_key() -> None:
 
 @pytest.mark.parametrize("kind", ["refused", "status", "rpc", "redirect", "header", "nonsense"])
 def test_an_endpoint_that_quotes_its_own_secret(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """In a reply of any kind, and in its header, of which a library warns with the whole URL."""
+    """In any kind of reply, and in a malformed header: a library's warning about it contains the whole URL."""
 
     class Quoting(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -1,5 +1,6 @@
-"""What a copy of an optimizer does not share as the original does is refused: weak references, arrays in the memory of
-another object, slots in the memory of others, attributes of classes. And what a loss reaches by such ties."""
+"""Ties of an optimizer that its copy would not have are refused: weak references, arrays in the memory of another
+object, slots in the memory of others, attributes of classes. A changed object that a loss reads by such a tie is
+found."""
 
 from __future__ import annotations
 

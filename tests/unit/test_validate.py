@@ -381,6 +381,6 @@ class Whole(list):
         return super().__getitem__(index)
 
 
-def test_no_operator_costs_a_look_at_all_others() -> None:
+def test_the_check_of_an_operator_does_not_scan_all_others() -> None:
     tensors = tensors_of(PROGRAM, DATA)
     assert list(undecidable(PROGRAM, replace(tensors, operators=Whole(tensors.operators)))) == []

@@ -120,7 +120,7 @@ def test_every_form_of_an_optimizer(name: str) -> None:
 
 
 def test_a_mean_of_squares_is_drawn_above_the_square_of_a_mean() -> None:
-    """Of so many elements the difference of some had no digits left, when both were drawn alike."""
+    """If both were drawn alike, the difference would have no correct digits for some of so many elements."""
     model = nn.Sequential(nn.Linear(6, 4000), nn.Tanh(), nn.Linear(4000, 4))
     assert report(task(model, optimizer=OPTIMIZERS["rmsprop"])).complete
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class OptimizedModule(nn.Sequential):
-    """As torch.compile's, whose import changes torch for the tests after it."""
+    """Stands for the class of torch.compile, whose import changes torch for later tests."""
 
     __module__ = "torch._dynamo.eval_frame"
 
@@ -64,7 +64,7 @@ def _assigned(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         (lambda m, x: F.embedding(torch.arange(4), m.first.weight, max_norm=0.1) + x, "make them buffers"),
     ],
 )
-def test_what_the_loss_leaves_behind_is_named(then, expected: str) -> None:
+def test_state_that_a_loss_leaves_behind_is_named(then, expected: str) -> None:
     with pytest.raises(ProgramError, match=expected):
         lowered(Made(then))
 
