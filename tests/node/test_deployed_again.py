@@ -1,4 +1,4 @@
-"""A deployment that was interrupted goes on: no part is paid twice, and no endpoint alone ends it."""
+"""A second command continues an interrupted deployment: no part is paid twice, and no single endpoint ends it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def interrupted(after: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("after", [1, 3, 5])
-def test_an_interrupted_deployment_goes_on(real_scene: Scene, after: int) -> None:
+def test_an_interrupted_deployment_is_continued(real_scene: Scene, after: int) -> None:
     wallet = real_scene.wallet()
     with interrupted(after):
         vgame.Game.deploy(wallet)
@@ -121,7 +121,7 @@ def test_the_gas_of_all_parts_is_checked_before_the_first(real_scene: Scene) -> 
 
 
 @pytest.mark.parametrize("name", [*ORDER, NAME])
-def test_the_gas_of_a_part_is_at_most_so_much(name: str) -> None:
+def test_the_gas_of_a_part_is_within_its_bound(name: str) -> None:
     """By the rules of the EVM: the transaction, its data, the creation, the code."""
     data, code = bytes.fromhex(artifact(name)["bytecode"].removeprefix("0x")), len(artifact(name)["runtime"]) // 2
     used = 53_000 + 16 * len(data) - 12 * data.count(0) + len(data) // 16 + 200 * code

@@ -1,5 +1,6 @@
-"""An account with too little money, beside one false endpoint of three: honest endpoints refuse for the account's own
-fault, so the false one, which invents each reply, does not become the only one that answers."""
+"""An account with too little money, beside one false endpoint of three: honest endpoints refuse because of the
+account's own lack of money. That is no failure of theirs, so the false one, which invents each reply, does not become
+the only one that answers."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ def selector(name: str) -> str:
 
 
 class Inventor:
-    """Takes each transaction, sends none, and shows a success: `phase`, and credits until they are withdrawn. To be
-    asked last, it shows another transaction's receipt for the first one."""
+    """Takes each transaction, sends none, and shows a success: `phase`, and credits until they are withdrawn. It shows
+    another transaction's receipt for the first one, so that it is asked last."""
 
     def __init__(self, phase: Phase) -> None:
         self.phase, self.sent, self.credits, self.first = phase, dict[str, str](), 0, ""
@@ -87,7 +88,7 @@ def play(some_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
 
 @pytest.mark.parametrize("false", range(3))
 @pytest.mark.parametrize("command", ["close", "post"])
-def test_an_account_without_money_is_told_so(play: Play, command: str, false: int) -> None:
+def test_lack_of_money_is_reported(play: Play, command: str, false: int) -> None:
     inventor = Inventor(Phase.EXPIRED if command == "close" else Phase.CREATED)
     with ExitStack() as stack:
         proxies = [stack.enter_context(served(LyingProxy, play.scene.chain.url)) for _ in range(3)]
