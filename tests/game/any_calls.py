@@ -1,4 +1,4 @@
-"""A machine of hypothesis: any call, legal or illegal, by any account at any time; the ghost checks after each."""
+"""A Hypothesis state machine: any call, legal or illegal, by any account at any time; the ghost checks after each."""
 
 from __future__ import annotations
 

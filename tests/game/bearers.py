@@ -1,4 +1,4 @@
-"""Small games whose moves are recorded and replayed at other states: stories, their players, the due money of honest
+"""Small games whose moves are recorded and replayed at other states: stories, their players, the money due to honest
 players.
 
 A story is one order of moves of one set of players. All stories of a base begin with the same order of a job and have
@@ -37,7 +37,7 @@ SMALL = Setup(
     steps=4,
     interval=2,
 )
-#: The same, and step 3 does not end finite.
+#: The same, but step 3 diverges.
 DIVERGING = replace(SMALL, program=replace(SMALL.program, specials=(Special(3, 1, 0, INFINITY),)))
 SUM = 2
 
@@ -92,7 +92,7 @@ def cheat(lies: Lies, **options: Any) -> Make:
     return trainer(SMALL.machine(lies), Bluffer, **options)
 
 
-HONEST: dict[str, Make] = {"auditor": auditor(cls=Curious)}  # enters wherever it may
+HONEST: dict[str, Make] = {"auditor": auditor(cls=Curious)}  # enters at every place that the contract allows
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ FRAUDS = [
 
 
 class Stop(Exception):
-    """A player is about to make the call that was waited for."""
+    """A player is about to make the awaited call."""
 
 
 class Harm(AssertionError):

@@ -36,7 +36,7 @@ from vgame.commit.merkle import Kind, Tree, leaf_hash
 
 #: Kinds posted with a first reveal, which opens a place and no node.
 POSTED = {"SegmentPosted": Level.SEGMENT, "TracePosted": Level.TRACE}
-ALONE = 1 << 31  # in a job's queue: the rest is the number of the only open dispute
+ALONE = 1 << 31  # in a job's queue: the other bits are the number of the only open dispute
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Ghost:
     # ---- after every transaction ----
 
     def check(self) -> None:
-        """Follow what happened since the last check, then compare."""
+        """Apply the events since the last check, then compare."""
         receipts = list(self.node.receipts.values())[self.seen :]
         self.seen = len(self.node.receipts)
         touched = set()
@@ -346,7 +346,7 @@ class Ghost:
         self.marked |= {(job, thing) for thing in awaited}
 
     def _thing(self, job: bytes, state: Job, d: Dispute) -> tuple[Any, ...] | int:
-        """The duty of a dispute, or the time since which it need not wait."""
+        """The duty that a dispute waits for, or the time from which it no longer waits."""
         if d.level is Level.TRACE and d.height == 0:
             return d.turn_at  # one operator: its output is the trace root
         if d.index == 0 and d.level is d.entry and d.level is not Level.RUN:

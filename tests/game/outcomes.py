@@ -109,7 +109,7 @@ def check_conviction(
     assert play.phase is Phase.CONVICTED
     assert play.verdicts[-1] == ("Convicted", number, cause)
     assert play.dispute(number).entry is entry
-    assert place is None or convicted_at(play) == (*place, 0)[:5]  # the first part unless said otherwise
+    assert place is None or convicted_at(play) == (*place, 0)[:5]  # the first part by default
     assert play.paid(auditor) == spec.stake + prize(spec, cause)
     assert play.paid(play.trainer) == (number == 1 and ("Dismissed", 0, "timeout") in play.verdicts) * (
         spec.auditor_bond // 2

@@ -51,7 +51,7 @@ def disputed(scene: Scene, until: str, lies: Lies = LIE) -> tuple[Play, Any, Any
 
 
 def struct(call: Call, field: int, value: Any, at: int = -1) -> Call:
-    """The call with another field of its struct, its last argument unless said otherwise."""
+    """The call with another field of a struct, by default of its last argument."""
     values = list(call.args[at])
     values[field] = value
     return call.but(at, tuple(values))

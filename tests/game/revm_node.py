@@ -23,7 +23,7 @@ from vgame.chain.block_ids import RpcError, find, log_range, state
 CHAIN_ID = 1337
 START = 1_700_000_000
 RICH = [f"0x{i:040x}" for i in range(0xA1, 0xA4)]
-HISTORY = 256  # blocks before the newest whose states can be asked for
+HISTORY = 256  # blocks before the newest whose states can be queried
 REVERT = re.compile(r"^Revert \{ gas_used: \d+, output: (0x[0-9a-f]*) \}")
 
 
@@ -73,14 +73,14 @@ class RevmNode:
         self.evm, self.history = new_evm(), history
         self.blocks: list[dict[str, Any]] = []
         self.numbers: dict[str, int] = {}  # of every block that was ever made
-        self.deeds: list[Callable[[pyrevm.EVM], object]] = []  # all that changed the state, in order
-        self.ends: list[int] = []  # for every block but the newest how many of these it has seen
-        self.past: tuple[int, pyrevm.EVM] | None = None  # an EVM that has repeated so many of them
+        self.deeds: list[Callable[[pyrevm.EVM], object]] = []  # all operations that changed the state, in order
+        self.ends: list[int] = []  # for every block but the newest, the number of deeds up to its end
+        self.past: tuple[int, pyrevm.EVM] | None = None  # an EVM that has repeated this number of deeds
         self.receipts: dict[str, dict[str, Any]] = {}
         self.read, self.found = 0, defaultdict[tuple[str, str | None], list[dict[str, Any]]](list)
         self.nonces: dict[str, int] = {}
         self.next_time: int | None = None
-        self.base_fee = 0  # as contracts see it to which it is shown
+        self.base_fee = 0  # seen by contracts after `show_base_fee`
         self._append(Env(0, START, 0), [])
         for account in RICH:
             self.set_balance(account, 10**30)
@@ -163,7 +163,7 @@ class RevmNode:
         return Env(len(self.blocks), max(self.now + 1, self.next_time or 0), self.base_fee)
 
     def mine(self, env: Env, transactions: list[str], before: int) -> str:
-        """`before`: deeds that the last block has seen."""
+        """`before`: the number of deeds up to the end of the previous block."""
         self.ends.append(before)
         self._append(env, transactions)
         self.next_time = None

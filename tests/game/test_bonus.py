@@ -367,6 +367,6 @@ def test_credits_that_a_node_shows_late_are_withdrawn(system, trained: Trained) 
     assert _given_back(system, trained, [0, 0, 0]) == AMOUNT
 
 
-def test_credits_that_no_look_shows_are_not_left_in_silence(system, trained: Trained) -> None:
+def test_credits_that_no_look_shows_are_reported(system, trained: Trained) -> None:
     with pytest.raises(NotYet, match="no credits of"):
         _given_back(system, trained, [0] * 10)

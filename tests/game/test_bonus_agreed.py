@@ -1,4 +1,4 @@
-"""Commands on a bonus use final states, and what more than half of the endpoints show."""
+"""Commands on a bonus use final states, and data that more than half of the endpoints show."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_window_begins_when_it_is_final(stage: Stage, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("false", range(3))
-def test_no_false_failure_has_a_trainer_give_its_bonus_back(
+def test_a_falsely_shown_failure_does_not_make_a_trainer_return_its_bonus(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, false: int
 ) -> None:
     trainer = stage.train()
@@ -142,7 +142,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_one_endpoint_settles_no_bonus(stage: Stage, monkeypatch: pytest.MonkeyPatch, lie: Callable) -> None:
-    """A trainer's `close` gives nothing back, and says nothing that most endpoints do not show."""
+    """A trainer's `close` returns nothing, and reports only a state that most endpoints show."""
     trainer = stage.train()
     stage.escrow.close(stage.id)
     stage.chain.advance(stage.escrow.promised(stage.id).terms.window + 1)
@@ -170,7 +170,7 @@ def test_one_endpoint_ends_no_training(
     assert mine.close(stage.id) == outcome
 
 
-def test_the_id_of_a_promise_is_no_endpoints_word(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_endpoint_does_not_determine_the_id_of_a_promise(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The receipt's log names an older bonus."""
     usual = stage.escrow._decode
     monkeypatch.setattr(
@@ -259,7 +259,7 @@ def test_a_bonus_that_the_first_endpoint_invents_is_promised(stage: Stage, monke
     assert mine.final(found).amount == AMOUNT
 
 
-def test_a_transaction_that_reverted_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_that_reverted_is_reported(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most endpoints show no effect of it."""
     monkeypatch.setattr(agreed, "WAIT", 0.2)
     stage.train()
@@ -297,7 +297,7 @@ def test_a_call_that_a_stranger_has_made_just_before_is_no_error(
     assert mine.credits(stage.client.wallet.address) == 0
 
 
-def test_a_bonus_that_was_paid_just_before_is_not_told_as_returned(
+def test_a_bonus_that_was_paid_just_before_is_not_reported_as_returned(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = stage.train()
@@ -322,7 +322,7 @@ def test_one_endpoint_stops_no_payment(stage: Stage, monkeypatch: pytest.MonkeyP
 
 
 class Estimates:
-    """The functions of a contract, of which the first endpoint estimates gas as it likes."""
+    """The functions of a contract; the first endpoint invents their gas estimates."""
 
     def __init__(self, functions: Any, turns: Turns, lie: Callable[[], int]) -> None:
         self.functions, self.turns, self.lie = functions, turns, lie
@@ -386,8 +386,8 @@ def test_one_endpoint_stops_no_evaluation(stage: Stage, monkeypatch: pytest.Monk
     assert mine.evaluation(stage.id, stage.trained.run, task(), validate=0).terms.trainer == trainer.address
 
 
-def test_a_forged_promise_is_not_kept(stage: Stage) -> None:
-    """The cached event belongs to what the contract held."""
+def test_a_forged_cached_promise_is_not_used(stage: Stage) -> None:
+    """A cached event counts only for the bonus that the contract holds."""
     found = stage.escrow.promised(stage.id)
     forged = replace(stage.escrow.held(stage.id), amount=9 * AMOUNT)
     stage.escrow._contents._found[stage.id, forged] = replace(found, amount=9 * AMOUNT)

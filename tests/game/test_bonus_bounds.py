@@ -1,4 +1,4 @@
-"""What `promise`, `check` and `prepare` refuse: amounts and windows that no contract holds, a disk that is too small,
+"""Refusals of `promise`, `check` and `prepare`: amounts and windows that no contract holds, a disk that is too small,
 another run, a measure that the program does not compute."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def stage(system, trained: Trained) -> Stage:  # noqa: F811
     ],
     ids=str,
 )
-def test_what_the_contract_cannot_hold_is_refused(stage: Stage, terms: dict[str, int], why: str) -> None:
+def test_values_that_the_contract_cannot_hold_are_refused(stage: Stage, terms: dict[str, int], why: str) -> None:
     terms = {"least": 1, "amount": AMOUNT, "validate": 0} | terms
     with pytest.raises(VgameError, match=why):
         stage.escrow.promise(stage.job, stage.trained.bundle, task(), "correct", **terms)
@@ -98,7 +98,7 @@ def test_an_integer_that_wraps_within_a_batch_is_found(stage: Stage, monkeypatch
         stage.escrow.check(identity, stage.trained.bundle, made(), validate=20)
 
 
-def test_refusals_of_the_contract_name_what_to_do(stage: Stage) -> None:
+def test_refusals_of_the_contract_name_a_remedy(stage: Stage) -> None:
     with pytest.raises(ContractError, match=r"BonusExists\(.*\): it has been promised; give another --nonce"):
         stage.escrow.promise(stage.job, stage.trained.bundle, task(), "correct", validate=0, **stage.terms)
     stage.train()

@@ -107,7 +107,8 @@ def test_a_settled_bonus_is_not_prepared(stage: Stage) -> None:
 
 
 def test_an_evaluation_too_long_for_its_claim_window(stage: Stage, tmp_path: Path) -> None:
-    """40,000 batches of one sample, and one second more than `vgame trainer` needs for nothing."""
+    """40,000 batches of one sample; the claim window is one second longer than `vgame trainer` needs without
+    computation."""
     many = lambda: _many_batches(40_000)  # noqa: E731
     terms = vgame.Terms(claim_window=601)
     bundle = vgame.prepare(vgame.Job(many(), steps=1, interval=1, seed=3, terms=terms), validate=0)
@@ -148,7 +149,7 @@ def test_a_bonus_whose_proof_is_too_large_is_refused(stage: Stage, monkeypatch: 
 
 
 @pytest.mark.parametrize("mode", ["correct", "logged"])
-def test_the_size_of_a_proof_is_known_before(system, tmp_path: Path, mode: str) -> None:
+def test_the_size_of_a_proof_is_known_in_advance(system, tmp_path: Path, mode: str) -> None:
     log = {"log": vgame.LogTerms(thresholds="proven")} if mode == "logged" else {}
     stage = Stage(system, Trained(tmp_path, mode=mode, steps=5, interval=2, **log))
     stage.train()

@@ -29,7 +29,8 @@ PUBLISHING = {"reveal", "openLeaf", "postSegment", "postTrace", "postPartials"}
 
 
 def encoded_otherwise(game: Game, encode: Any) -> list[str]:
-    """From now on `game` encodes what it publishes in this way; the names of the calls that it made so."""
+    """From now on `game` encodes its publishing calls by `encode`; the list of the names of these calls, which
+    grows."""
     usual, odd = game._transaction, []
 
     def transaction(name: str, args: Any, value: int = 0) -> dict[str, Any]:

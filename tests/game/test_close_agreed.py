@@ -98,7 +98,7 @@ def close_beside(patch: pytest.MonkeyPatch, play: Play, game: Any, false: int, l
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("false", range(3))
-def test_one_endpoint_keeps_no_reward(scene: Scene, monkeypatch: pytest.MonkeyPatch, false: int, lie: Lie) -> None:
+def test_one_endpoint_withholds_no_reward(scene: Scene, monkeypatch: pytest.MonkeyPatch, false: int, lie: Lie) -> None:
     play = scene.post(SETUP)
     scene.chain.advance(SPEC.accept_window + 1)
     assert close_beside(monkeypatch, play, play.client, false, lie) == (Phase.EXPIRED, SPEC.reward)
@@ -106,7 +106,7 @@ def test_one_endpoint_keeps_no_reward(scene: Scene, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("false", range(3))
-def test_one_endpoint_saves_no_late_trainer(
+def test_one_endpoint_protects_no_late_trainer(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, false: int, lie: Lie
 ) -> None:
     play = scene.claimed(SETUP, word_lie(6, SUM, 4, 1)[0])
@@ -138,7 +138,7 @@ def test_one_endpoint_keeps_no_client_from_closing_a_delivery(
 
 
 def test_a_stranger_may_end_the_job_first(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look and the call: the credits are withdrawn all the same."""
+    """Between the look and the call; the client still withdraws its credits."""
     play = scene.post(SETUP)
     scene.chain.advance(SPEC.accept_window + 1)
     game, stranger = play.client, scene.game()
@@ -167,8 +167,8 @@ def test_endpoints_that_disagree_about_credits_invent_none(scene: Scene, monkeyp
 
 
 @pytest.mark.parametrize("false", range(3))
-def test_one_endpoint_sets_no_time_that_is_told(scene: Scene, monkeypatch: pytest.MonkeyPatch, false: int) -> None:
-    """It shows another window, or a text of its own in the place of the job."""
+def test_one_endpoint_sets_no_reported_time(scene: Scene, monkeypatch: pytest.MonkeyPatch, false: int) -> None:
+    """It shows another window, or an invented text in place of the job."""
     play = scene.post(SETUP)
     game, turns = play.client, Three()
     usual = game.jobs
@@ -183,9 +183,9 @@ def test_one_endpoint_sets_no_time_that_is_told(scene: Scene, monkeypatch: pytes
     monkeypatch.setattr(game, "jobs", jobs)
     monkeypatch.setattr(game.chain, "turns", turns)
     for long in (True, False):  # noqa: B007
-        with pytest.raises(ChainError, match="is created and cannot be ended yet") as told:
+        with pytest.raises(ChainError, match="is created and cannot be ended yet") as caught:
             close_job(game, play.id)
-        assert 0 < int(re.search(r"at least (\d+) s", str(told.value))[1]) <= SPEC.accept_window  # type: ignore[index]
+        assert 0 < int(re.search(r"at least (\d+) s", str(caught.value))[1]) <= SPEC.accept_window  # type: ignore[index]
 
 
 def shows_the_order(patch: pytest.MonkeyPatch, game: Any, lies: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""What the client pays for answers, and what it does with what an endpoint does not show."""
+"""The client's payments for answers, and its reaction to data that an endpoint hides."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def is_refused(sides: Partial) -> None:
 
 @pytest.mark.parametrize("answers", [0.01, 1, 3, 6])
 def test_answers_to_probes_keep_to_the_budget(poor: Partial, monkeypatch: pytest.MonkeyPatch, answers: float) -> None:
-    """The trainer answers each probe, and serves nothing. `answers`: that the budget pays at the base fee."""
+    """The trainer answers each probe, and serves nothing. `answers`: the number that the budget covers at the base
+    fee."""
     gas = poor.game.answer_gas(poor.play.id, DELIVERY.program.states[1].elements, 0)
     set_base(poor, monkeypatch, int(SPEC.reward * 3 // 4 / (answers * 1.03 * gas)))
     monkeypatch.setattr("vgame.delivery.buyer.fetch", unknown(poor))
@@ -54,7 +55,7 @@ def test_answers_to_probes_keep_to_the_budget(poor: Partial, monkeypatch: pytest
 
 
 def unknown(sides: Partial) -> Any:
-    """Nothing is here, and what else is missing is not known."""
+    """No chunk is stored, and the list of missing chunks may be incomplete."""
     from vgame.delivery.fetch import Missing
 
     chunks = [(t, c) for t, count in enumerate(sides.buyer.shape.chunks) for c in range(count)]
@@ -107,7 +108,7 @@ def test_no_price_is_raised_before_all_can_be_paid(poor: Partial, monkeypatch: p
 
 
 def test_a_raise_that_the_contract_refuses_is_not_made(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The endpoint alone says that there is no such request."""
+    """Only the endpoint claims that there is no such request."""
     game, move = poor.play.client, poor.play.client.move
 
     def refused(name: str, *args: object, value: int = 0) -> object:
@@ -137,7 +138,7 @@ def fails(*_: Any) -> None:
 
 @pytest.mark.parametrize("shown", [lambda *_: [], fails], ids=["nothing", "an error"])
 def test_an_answer_that_is_not_shown_is_neither_paid_again_nor_declined_for(poor: Partial, shown: Any) -> None:
-    """It is on chain. Its log is looked for until it comes, and meanwhile other chunks are requested."""
+    """The answer is on chain. The client searches for its log until it appears, and requests other chunks meanwhile."""
     contents = poor.play.client.contents
     usual = contents.logs, contents.receipts
     poor.refuse = chunk_1_of_tensor_1
@@ -186,7 +187,7 @@ def test_an_answer_of_another_size_is_not_taken(poor: Partial, monkeypatch: pyte
     assert poor.game.exchange(poor.play.id).confirmed_at and poor.requested_chunks() == [(1, 1)]
 
 
-def test_answers_are_looked_for_in_the_time_of_a_look(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_answers_ends_with_the_time_of_a_look(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
     """The endpoint takes a minute for each log, and shows none."""
     game, chain, looked = poor.play.client, poor.play.scene.chain, []
     poor.refuse = lambda *_: True
@@ -231,8 +232,8 @@ def test_a_wrong_answer_is_read_again(poor: Partial, monkeypatch: pytest.MonkeyP
     assert poor.game.exchange(poor.play.id).confirmed_at and poor.requested_chunks() == [(1, 1)]
 
 
-def test_an_error_of_a_moment_is_no_reason_to_decline(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The offer cannot be read. If that lasts, nothing can be fetched, and it is declined."""
+def test_a_temporary_error_is_no_reason_to_decline(poor: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offer cannot be read. If that lasts, nothing can be fetched, and the client declines."""
     chain = poor.play.scene.chain
     monkeypatch.setattr(chain, "is_development", False)
     for module in (calls, final, looks):

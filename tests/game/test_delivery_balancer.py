@@ -1,5 +1,5 @@
-"""A balancer in front of a node that stands still: every other reply is of an old block. It harms no side. And a base
-fee that is high in single blocks, which no look sees."""
+"""A load balancer with a stalled node: every other reply is from an old block, and no side is harmed. Also a base fee
+that is high only in single blocks, which no look sees."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sides(scene: Scene, fee: object, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def half_stale(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on every other reply is of the present block."""
+    """From now on every other reply is from the block that is the newest now."""
     usual, old, replies = rules.read, rules.read(sides.game, sides.play.id), count()
 
     def read(game: object, job: bytes) -> rules.Snapshot:
@@ -48,7 +48,7 @@ def half_stale(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looks, "read", read)
 
 
-def test_the_key_goes_out_beside_a_node_that_stands_still(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_revealed_beside_a_stalled_node(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
     half_stale(sides, monkeypatch)
     sides.buyer.ready()
     key_by = sides.game.exchange(sides.play.id).confirmed_at + KEY_WINDOW
@@ -59,7 +59,7 @@ def test_the_key_goes_out_beside_a_node_that_stands_still(sides: Partial, monkey
     assert sides.play.phase is Phase.REVEALED
 
 
-def test_it_is_declined_beside_a_node_that_stands_still(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_declines_beside_a_stalled_node(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 0)
     sides.refuse = lambda *_: True
     sides.wait(MARGIN + 20)
@@ -130,8 +130,8 @@ def seconds(sides: Partial) -> int:
 
 
 def false_headers(sides: Partial, monkeypatch: pytest.MonkeyPatch, is_false: Callable[[], bool], **shift: int) -> None:
-    """From now on blocks have another time, or the newest one another number, where `is_false()`. The own clocks are
-    right."""
+    """From now on blocks have another time, or the newest one another number, where `is_false()`. The roles' own clocks
+    are right."""
     chain, usual = sides.play.scene.chain, type(sides.play.scene.chain).block
     for module in (calls, final, looks, pauses):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: seconds(sides)))
@@ -158,10 +158,10 @@ def test_one_false_header_delays_no_key(
 
 
 @pytest.mark.parametrize("pause", [1, 3])
-def test_the_key_goes_out_beside_a_node_with_a_false_time(
+def test_the_key_is_revealed_beside_a_node_with_a_false_time(
     sides: Partial, monkeypatch: pytest.MonkeyPatch, pause: int
 ) -> None:
-    """One reply in four is its."""
+    """One reply in four comes from this node."""
     dice = random.Random(7)
     sides.buyer.ready()
     false_headers(sides, monkeypatch, lambda: dice.randrange(4) == 0, time=-3600)
@@ -169,7 +169,7 @@ def test_the_key_goes_out_beside_a_node_with_a_false_time(
 
 
 def revealed(sides: Partial, pause: int) -> int:
-    """Seconds from the confirmation until the key is out, with a look of the trainer after each pause."""
+    """Seconds from the confirmation to the reveal of the key, with a look of the trainer after each pause."""
     begin = sides.game.exchange(sides.play.id).confirmed_at
     while sides.play.phase is Phase.DELIVERING and seconds(sides) <= begin + KEY_WINDOW:
         with suppress(VgameError):
@@ -181,7 +181,7 @@ def revealed(sides: Partial, pause: int) -> int:
 
 @pytest.mark.parametrize("which", range(12))
 def test_one_false_number_prevents_no_decline(sides: Partial, monkeypatch: pytest.MonkeyPatch, which: int) -> None:
-    """The server gives nothing; the number comes in the first look at which it is late."""
+    """The server serves nothing; the number is in one reply, from the first look on in which the client may decline."""
     monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 0)
     sides.refuse = lambda *_: True
     sides.wait(MARGIN + 1)
@@ -195,7 +195,7 @@ def test_one_false_number_prevents_no_decline(sides: Partial, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("times", [STEADY, 1], ids=["enough", "little"])
-def test_a_raise_ends_a_deferral_with_the_money_that_there_is(sides: Partial, fee, times: int) -> None:
+def test_a_raise_ends_a_deferral_with_the_available_money(sides: Partial, fee, times: int) -> None:
     """The base fee is above the price in the block of the deferral only."""
     job, game, node = sides.play.id, sides.play.client, sides.play.scene.chain.node
     sides.refuse = chunk_1_of_tensor_1

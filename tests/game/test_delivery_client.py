@@ -21,8 +21,8 @@ REPLY = 59  # seconds that a server takes for each range
 
 
 class Slow(Sides):
-    """A slow server, until the trainer is paid; the trainer continues meanwhile. `spoiled`: the served leaves are no
-    ciphertext."""
+    """A slow server, until the trainer is paid; the trainer continues meanwhile. `spoiled`: the served leaves are not
+    the ciphertext."""
 
     drip = spoiled = busy = False
 
@@ -54,7 +54,7 @@ class Slow(Sides):
 @pytest.mark.parametrize("early", [True, False], ids=["in the challenge window", "in the confirm window"])
 @pytest.mark.parametrize("spoiled", [True, False])
 @pytest.mark.parametrize("requests", [1, 2, 64])
-def test_a_slow_server_holds_no_client_beyond_its_window(
+def test_a_slow_server_delays_no_client_beyond_its_window(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool, spoiled: bool, requests: int
 ) -> None:
     """For any number of requested chunks the client has the paid state or has declined."""

@@ -1,4 +1,4 @@
-"""The trainer's folder is damaged after the claim: with its key and its state it makes it whole again."""
+"""The trainer's folder is damaged after the claim: the trainer repairs it from its key and its state."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_a_damaged_folder_costs_no_bond(sides: Partial, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["leaves cut", "chunks deleted"])
-def test_files_that_end_early_are_served_whole_again(sides: Partial, damage: str) -> None:
-    """Before anything is requested. A start finds it too."""
+def test_truncated_files_are_repaired(sides: Partial, damage: str) -> None:
+    """Before any request, and also at a start."""
     sides.claim()
     public = sides.trainer.seller.public
     before = {path.name: path.read_bytes() for path in public.iterdir()}
@@ -80,7 +80,7 @@ def test_files_that_end_early_are_served_whole_again(sides: Partial, damage: str
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_no_damage_holds_the_key_back(sides: Partial, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+def test_no_damage_delays_the_key(sides: Partial, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     """Not even if the state cannot be sealed again, as long as the offer can be read."""
     sides.claim()
     assert sides.receive() is None
@@ -113,7 +113,7 @@ def test_a_look_hashes_no_more_than_the_chunk_of_its_answer(sides: Partial, monk
     assert sides.trainer.step() and len(sealed) == 1
 
 
-def test_a_disk_that_stays_damaged_holds_up_no_other_duty(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_stays_damaged_delays_no_other_duty(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sealing takes 100 s and does not help: a tenth of the time goes into it."""
     now, sealed = [1000.0], []
     monkeypatch.setattr(seller, "time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -1,4 +1,4 @@
-"""A few false looks among many honest ones, each with another block number or time, or from a node that stands still.
+"""A few false looks among many honest ones, each with another block number or time, or from a stalled node.
 
 In each play a rule that believes the highest block would ignore all honest looks between two false ones.
 """
@@ -26,7 +26,7 @@ HIGH = 10**9
 
 
 class Table:
-    """A claimed sale. The own clocks are right, and the endpoint's newest block is what `lie` makes of it."""
+    """A claimed sale. The roles' own clocks are right; `lie` alters the endpoint's newest block."""
 
     def __init__(self, scene: Scene, folder: Path, monkeypatch: pytest.MonkeyPatch, change: object = None) -> None:
         self.sides, self.chain = Partial(scene, folder), scene.chain
@@ -55,7 +55,7 @@ class Table:
         return self.sides.play.phase
 
     def every(self, gap: int) -> bool:
-        """True in one second of so many, the first of them later."""
+        """True once every `gap` seconds, but not in the first."""
         self.last = self.now if self.last < 0 else self.last
         if self.now - self.last >= gap:
             self.last = self.now
@@ -78,7 +78,7 @@ def table(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tabl
 
 @pytest.mark.parametrize("time", [0, -1_000])
 @pytest.mark.parametrize("number", [45, HIGH])
-def test_the_key_goes_out(table: Table, number: int, time: int) -> None:
+def test_the_key_is_revealed(table: Table, number: int, time: int) -> None:
     """Its number is ahead, its time is the right one or one before the confirmation."""
     table.sides.buyer.ready()
     assert table.game.exchange(table.job).confirmed_at
@@ -88,9 +88,7 @@ def test_the_key_goes_out(table: Table, number: int, time: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [45, HIGH])
-def test_the_key_goes_out_beside_a_node_that_stands_still(
-    table: Table, monkeypatch: pytest.MonkeyPatch, ahead: int
-) -> None:
+def test_the_key_is_revealed_beside_a_stalled_node(table: Table, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     usual, old = rules.read, rules.read(table.game, table.job)
     table.sides.buyer.ready()
 
@@ -115,7 +113,7 @@ def test_no_key_before_the_client_decides(table: Table, number: int, gap: int) -
 
 
 @pytest.mark.parametrize("number", [0, HIGH])
-def test_it_is_not_declined_early(table: Table, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_the_client_does_not_decline_early(table: Table, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """The server is away; each 36 seconds a look shows the last tenth of the confirm window."""
     monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 0)
     until = table.game.exchange(table.job).until
@@ -125,7 +123,7 @@ def test_it_is_not_declined_early(table: Table, monkeypatch: pytest.MonkeyPatch,
     assert table.phase is Phase.DELIVERING
 
 
-def test_a_wrong_leaf_is_complained_of(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_complains_of_a_wrong_leaf(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look in 110 seconds is of before the key, with a high number."""
 
     def garble(piece: object, true: object, cipher: object) -> None:
@@ -186,7 +184,7 @@ def turns(table: Table, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
 
 
 @pytest.mark.parametrize("number", [0, HIGH])
-def test_one_false_endpoint_gets_no_key(table: Table, turns: Turns, number: int) -> None:
+def test_one_false_endpoint_does_not_cause_a_reveal_of_the_key(table: Table, turns: Turns, number: int) -> None:
     """It shows the last moment of the key window."""
     late, sent = table.game.exchange(table.job).until + KEY_WINDOW - 20, []
     usual = table.game.send
@@ -196,10 +194,10 @@ def test_one_false_endpoint_gets_no_key(table: Table, turns: Turns, number: int)
     assert "revealKey" not in sent
 
 
-def test_one_false_endpoint_gets_no_key_while_no_other_one_answers(
+def test_one_false_endpoint_does_not_cause_a_reveal_of_the_key_while_no_other_one_answers(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others have answered before. It shows a confirmation so long ago that the key would have to go out."""
+    """The others have answered before. It shows so old a confirmation that the key would have to be revealed."""
     turns, sent = Turns(3, 3), list[str]()
     monkeypatch.setattr(table.chain, "turns", turns)
     table.play(120, table.sides.trainer.step)
@@ -228,7 +226,7 @@ def test_one_false_endpoint_makes_no_client_decline(
     assert table.phase is Phase.DELIVERING
 
 
-def test_the_key_goes_out_beside_a_false_endpoint(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_revealed_beside_a_false_endpoint(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three shows the state before the confirmation."""
     turns = Turns(3, 3)
     usual, old = rules.read, rules.read(table.game, table.job)

@@ -1,4 +1,4 @@
-"""The client with a server that gives little: what is on its disk, and what the trainer answers, suffices."""
+"""The client with a server that serves little: the data on its disk and the trainer's answers suffice."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_offer_is_on_the_disk_too(sides: Partial, monkeypatch: pytest.Monkey
 def test_a_restarted_client_complains_from_its_disk(
     sides: Partial, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    """Nothing is asked of the server, nothing is written."""
+    """Without a request to the server, and without a write."""
 
     def garbage(piece: Piece, true: object, cipher: object) -> None:
         cipher[:] ^= 90  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""The time of the key, by a node's finality."""
+"""The time at which the key is revealed, by a node's finality."""
 
 from __future__ import annotations
 

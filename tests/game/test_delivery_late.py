@@ -25,7 +25,7 @@ from vgame.delivery import buyer, calls
 from vgame.errors import DeliveryError, EndpointError, NotYet, VgameError
 from vgame.system.progress import Reporter
 
-PATIENCE = 12  # seconds until a chunk that lacks is requested, with the windows of these tests
+PATIENCE = 12  # seconds until a missing chunk is requested, with the windows of these tests
 
 
 class Away(Partial):
@@ -64,7 +64,7 @@ def pressed(far: Scene, folder: Path, left: int) -> Away:
     look(sides)
     sides.wait(left + PATIENCE)
     sides.away = False
-    look(sides)  # a chunk that lacks for a moment is not requested
+    look(sides)  # a chunk that is missing for a moment is not requested
     sides.wait(left)
     return sides
 
@@ -116,8 +116,8 @@ def test_a_request_that_is_seen_late_does_not_decline(far: Scene, tmp_path: Path
 
 
 class Slow(Partial):
-    """Serves no leaf, and takes all the time that a look has for it. Then it refuses, so all that is missing is
-    known."""
+    """Serves no leaf, and takes all the time that a look has for it. Then it refuses, so the list of missing chunks is
+    complete."""
 
     def get(self, name: str, first: int, size: int) -> bytes:
         if name == "chunks":
@@ -181,7 +181,7 @@ def test_an_offer_that_is_not_shown_is_declined(far: Scene, tmp_path: Path) -> N
 
 
 def test_a_refusal_that_the_chain_rejects_stops_no_decline(far: Scene, tmp_path: Path) -> None:
-    """A request was answered; the node goes on to show it as open, and as late. All else that it shows is true, also
+    """A request was answered; the node still shows it as open and late. Everything else that it shows is true, also
     that `refused` would revert. The server is away."""
     sides = Away(far, tmp_path)
     sides.away = False

@@ -1,4 +1,4 @@
-"""The file that `vgame receive` writes: a place where none can be is named before anything is paid, and no failure of a
+"""The file that `vgame receive` writes: a path where no file can be is reported before any payment, and no failure of a
 file prevents a complaint."""
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def revealed(scene: Scene, folder: Path, change: Any = None) -> Sides:
 
 
 @pytest.mark.parametrize("how", BREAKS)
-def test_every_leaf_is_verified_whatever_becomes_of_the_file(
+def test_every_leaf_is_verified_even_if_the_file_fails(
     scene: Scene, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     sides = revealed(scene, tmp_path, last_leaf_wrong)
@@ -112,7 +112,7 @@ def test_a_file_that_can_be_written(scene: Scene, tmp_path: Path, out: Path) -> 
 
 
 @pytest.mark.parametrize("place", ["models", "file/m.safetensors", "x" * 300])
-def test_a_place_for_no_file_is_named_before_anything_is_asked(
+def test_an_impossible_path_is_reported_before_any_request(
     tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -156,10 +156,10 @@ def test_two_processes_write_one_file_without_disturbing_each_other(scene: Scene
     assert whole(sides, out) and not list(sides.buyer.folder.glob(".state.*"))
 
 
-def test_a_file_that_another_account_keeps_from_its_place_is_not_lost(
+def test_a_file_that_another_account_keeps_from_its_path_is_not_lost(
     scene: Scene, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a folder as /tmp: it is beside the ciphertext, and named."""
+    """In a folder like /tmp: the file stays beside the ciphertext, and the message names it."""
     sides, usual = revealed(scene, tmp_path), os.replace
 
     def sticky(source: Any, target: Any) -> None:
@@ -175,7 +175,7 @@ def test_a_file_that_another_account_keeps_from_its_place_is_not_lost(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file away")
-def test_a_place_with_another_accounts_file_in_a_sticky_folder_is_refused_first() -> None:
+def test_a_path_with_another_accounts_file_in_a_sticky_folder_is_refused_first() -> None:
     with TemporaryDirectory() as base:
         folder, out = Path(base), Path(base) / "m.safetensors"
         folder.chmod(0o1777)

@@ -1,4 +1,4 @@
-"""What the client does where one reply, one block or one call fails: it goes on, and declines for reasons that last."""
+"""After one failed reply, block or call the client continues; it declines only for lasting reasons."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def requested(sides: Partial) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 4])
 def test_a_price_that_cannot_be_paid_for_a_moment(sides: Partial, fee: Any, blocks: int) -> None:
-    """In one block; it is declined if that lasts for half a minute."""
+    """In one block; the client declines if that lasts for half a minute."""
     balance = sides.play.scene.chain.node.evm.set_balance
     balance(sides.play.client.wallet.address, ENOUGH)
     requested(sides)
@@ -81,7 +81,7 @@ def test_a_price_that_cannot_be_paid_for_a_moment(sides: Partial, fee: Any, bloc
 
 
 def test_an_error_of_refused_stops_nothing_else(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fetching goes on; if it lasts to the end, it is declined."""
+    """The client still fetches; if the error lasts to the end, it declines."""
     requested_ranges, usual = [], sides.buyer.game.move
     sides.refuse = lambda name, *_: bool(requested_ranges.append(name)) or name != "chunks"
 
@@ -111,7 +111,7 @@ def test_an_error_of_refused_stops_nothing_else(sides: Partial, monkeypatch: pyt
 
 
 def late_from(second: int) -> Any:
-    """`overdue`, sooner than the windows of the tests allow."""
+    """`overdue`, by which an open request is late after this second, sooner than the windows of the tests allow."""
     usual = buyer.overdue
 
     def overdue(s: Any) -> Any:

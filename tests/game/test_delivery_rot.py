@@ -1,5 +1,5 @@
-"""The client's files change after they were verified: nothing is confirmed that is not here, no damage of the disk
-counts as the trainer's, and none hides a leaf that is."""
+"""The client's files change after they were verified: lost data are not confirmed, damage of the disk does not count as
+the trainer's, and it hides no wrong leaf of the trainer."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def verified_early(sides: Partial) -> None:
 
 
 @pytest.mark.parametrize("damage", [delete, *ROT.values()])
-def test_what_is_not_here_any_more_is_not_confirmed(sides: Partial, damage: Callable[[Path], None]) -> None:
-    """The server is away by now; what the trainer answers counts."""
+def test_lost_data_are_not_confirmed(sides: Partial, damage: Callable[[Path], None]) -> None:
+    """The server is away by now; the trainer's answers replace the lost data."""
     verified_early(sides)
     damage(sides.buyer.folder)
     sides.refuse = lambda *_: True
@@ -83,14 +83,14 @@ def test_what_is_not_here_any_more_is_not_confirmed(sides: Partial, damage: Call
     assert has_all(sides, sides.receive())
 
 
-def test_it_is_fetched_again_and_confirmed(sides: Partial) -> None:
+def test_lost_data_are_fetched_again_and_confirmed(sides: Partial) -> None:
     verified_early(sides)
     delete(sides.buyer.folder)
     assert sides.receive() is None and not sides.game.exchange(sides.play.id).confirmed_at
     assert sides.receive() is None and sides.game.exchange(sides.play.id).confirmed_at
 
 
-def test_without_the_data_and_a_trainer_it_is_declined(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_the_data_and_a_trainer_declines(sides: Partial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vgame.delivery.rules.MOST_REQUESTS", 1)
     verified_early(sides)
     delete(sides.buyer.folder)
@@ -108,7 +108,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_one_more_hash_for_the_confirmation_and_one_for_the_key(
+def test_data_are_hashed_once_more_for_the_confirmation_and_once_for_the_key(
     sides: Partial, monkeypatch: pytest.MonkeyPatch, early: bool
 ) -> None:
     verified_early(sides) if early else sides.claim()
@@ -167,10 +167,10 @@ def test_a_rotten_chunk_hides_no_wrong_leaf(sides: Partial, rot: str, fresh: boo
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_without_a_server_what_rotted_is_named_and_nobody_is_accused(
+def test_without_a_server_a_rotten_chunk_is_named_and_no_complaint_is_made(
     sides: Partial, monkeypatch: pytest.MonkeyPatch, fresh: bool
 ) -> None:
-    """All other leaves are verified once."""
+    """All other leaves are verified, and only once."""
     sides.claim()
     sides.receive()
     ROT["a bit of leaves"](sides.buyer.folder)

@@ -56,7 +56,7 @@ def look(sides: Partial, problems: set[str] | None = None) -> None:
 
 
 def requested(ordered: Ordered) -> Partial:
-    """The budget allows one and a half base fees; the trainer keeps one chunk back. The confirm window is nearly
+    """The budget allows one and a half base fees; the trainer withholds one chunk. The confirm window is nearly
     over."""
     sides = ordered(reward=46 * 10**15, diverged_pay=10**16)
     job, game = sides.play.id, sides.play.client
@@ -90,7 +90,7 @@ def spikes(sides: Partial, set_fee: Callable[[int], None], problems: set[str]) -
 
 
 @pytest.mark.parametrize("owns", ["much", "what the request asked for"])
-def test_after_the_window_no_money_is_kept_for_a_decline(ordered: Ordered, fee: Any, owns: str) -> None:
+def test_after_the_window_no_money_is_reserved_for_a_decline(ordered: Ordered, fee: Any, owns: str) -> None:
     sides = requested(ordered)
     game = sides.play.client
     left = 2 * CALL_GAS * 2 * FLOOR - 106_000 * FLOOR  # gas is free on this chain: without that of the request

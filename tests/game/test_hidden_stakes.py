@@ -1,4 +1,4 @@
-"""What an endpoint hides of a stake costs no money that the dispute needs, few reverted stakes, and no clock."""
+"""An endpoint that hides stakes costs an auditor no money that a dispute needs, few reverted stakes, and no clock."""
 
 from __future__ import annotations
 

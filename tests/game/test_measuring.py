@@ -35,8 +35,8 @@ def show_no_claim(service: AuditorService, play: Play) -> None:
 
 
 def restarted(play: Play, tmp_path: Path, pace: bool, measured: list[int], named: bool = True) -> AuditorService:
-    """The process after one that has staked. `pace`: is it known from the first one? `named`: is the job, or is it
-    hunted?"""
+    """The process after one that has staked. `pace`: whether the first process has stored it. `named`: whether the
+    limits name the job; otherwise the auditor hunts it."""
     limits = Limits(jobs=frozenset({play.id}), any_clocks=True) if named else Limits(any_clocks=True)
     first = watch(play, limits)
     first.stakes = Stakes(first.game, tmp_path / "memory")

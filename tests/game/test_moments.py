@@ -52,7 +52,8 @@ def real() -> Iterator[Scene]:
 
 
 def computation(play: Play, refuses: bool, small_disk: bool = False) -> Any:
-    """A run that refuses the terms, or for its disk, or not; failures are retried three times."""
+    """A run that refuses the order for its terms or for lack of disk space, or accepts it; failures are retried three
+    times."""
     reporter, tries = Reporter(), [3]
 
     def refuse_bad_terms(_: int) -> None:

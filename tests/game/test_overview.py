@@ -214,13 +214,13 @@ def test_monitor_once_counts_its_alarms(scene: Scene, capsys: pytest.CaptureFixt
 def test_monitor_once_reports_that_there_is_no_alarm(scene: Scene, capsys: pytest.CaptureFixture[str]) -> None:
     play, auditor = disputed(scene)
     play.run(play.trainer, auditor)
-    nobody = Account.create().address
-    scene.chain.fund(nobody, 10**18)
-    assert watch(play.client, Reporter(json_lines=True), nobody, None, 0.0, once=True) == 0
-    (said,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert said == {"event": "calm", "who": "", "jobs": len(read_game(play.client))}
-    watch(play.client, Reporter(), nobody, None, 0.0, once=True)
-    assert f"no alarm in {said['jobs']} job" in capsys.readouterr().out
+    stranger = Account.create().address
+    scene.chain.fund(stranger, 10**18)
+    assert watch(play.client, Reporter(json_lines=True), stranger, None, 0.0, once=True) == 0
+    (output,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert output == {"event": "calm", "who": "", "jobs": len(read_game(play.client))}
+    watch(play.client, Reporter(), stranger, None, 0.0, once=True)
+    assert f"no alarm in {output['jobs']} job" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("loop", ["status", "monitor"])

@@ -135,8 +135,8 @@ def test_closing_a_job_burns_no_bond_that_another_dispute_returns(how: str) -> N
         assert play.dispute(0).status is not Status.LAPSED, "the bond is burnt, though the claim was convicted"
 
 
-def test_gas_for_no_dispute_is_enough_for_a_conviction(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another auditor's dispute has expired on the trainer's side: its end costs little and pays."""
+def test_too_little_gas_for_a_dispute_is_enough_for_a_conviction(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another auditor's dispute has expired on the trainer's side: the call that ends it costs little."""
     play = scene.claimed(SETUP, LIE)
     play.auditor().step()
     play.advance(SETUP.spec.trainer_budget + 1)

@@ -1,4 +1,4 @@
-"""A call that was sent is not sent again at once with another nonce, however an endpoint hides what became of it."""
+"""A call that was sent is not sent again at once with another nonce, however an endpoint hides its outcome."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _passed_on(params: Any, usual: Callable[[], Any]) -> Any:
     ],
     ids=["the receipt is another's", "sent on, and refused", "the state after it is refused"],
 )
-def test_what_went_out_is_not_sent_again_at_once(method: str, lie: Any) -> None:
-    """A `reveal` that was made is shown as due; how its end is withheld makes no difference to what it costs."""
+def test_a_sent_call_is_not_sent_again_at_once(method: str, lie: Any) -> None:
+    """A `reveal` that was made is shown as due; its cost does not depend on the way in which its outcome is hidden."""
     with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         trainer = play.trainer
@@ -89,8 +89,8 @@ def test_what_went_out_is_not_sent_again_at_once(method: str, lie: Any) -> None:
             rounds(trainer.step, play)
 
 
-def test_a_revert_whose_reason_is_refused_is_a_transaction_too() -> None:
-    """The estimate is invented, the call reverts on chain, and the endpoint does not say why."""
+def test_a_revert_without_a_shown_reason_counts_as_a_transaction() -> None:
+    """The estimate is invented, the call reverts on chain, and the endpoint gives no reason."""
     with quick_chain() as chain:
         play = deployed(chain).claimed(SETUP)
         trainer = play.trainer
@@ -190,7 +190,7 @@ def test_varied_roots_do_not_drain_an_auditor(monkeypatch: pytest.MonkeyPatch) -
                     play.advance(15)
 
 
-def test_a_client_does_not_confirm_without_end(tmp_path: Path) -> None:
+def test_a_client_does_not_repeat_its_confirmation_without_end(tmp_path: Path) -> None:
     """It has confirmed; the endpoint shows the state before, and estimates."""
     with quick_chain() as chain:
         sides = Sides(deployed(chain), tmp_path)

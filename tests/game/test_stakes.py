@@ -316,7 +316,7 @@ def test_claims_that_end_by_other_disputes_are_ended_with_spare_gas(scene: Scene
     assert (other.phase is Phase.CONVICTED) == (more > 0)
 
 
-# ---- what it plays ----
+# ---- the jobs that it plays ----
 
 
 def test_an_auditor_plays_the_jobs_and_clients_that_it_is_given(scene: Scene) -> None:

@@ -138,7 +138,7 @@ def own_pauses(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Pauses:
 
 
 def send(own: Pauses, call: tuple[object, ...], number: int, fails: bool = False, shown: bool = True) -> bool:
-    """Sign a call; False if it has to wait. `shown`: is a receipt shown?"""
+    """Sign a call; False if it has to wait. `shown`: whether the endpoint shows a receipt."""
     try:
         with own.sending(*call):
             own.check(number)
@@ -180,7 +180,7 @@ def test_without_a_receipt_a_call_is_sent_again_with_its_number(monkeypatch: pyt
     assert send(own, CALL, 4, shown=False) and not send(own, CALL, 3) and not send(own, CALL, 10**6)
 
 
-def test_what_an_endpoint_can_vary_makes_no_new_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_that_an_endpoint_can_vary_make_no_new_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another root to dispute, another number or price of a request, other expired disputes."""
     own = own_pauses(monkeypatch, [0.0])
     for first, varied in (

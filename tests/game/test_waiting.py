@@ -1,5 +1,5 @@
-"""A call that waits or is seen late, a stake that was not recorded, a measurement that failed: no other duty suffers
-from it."""
+"""A call that waits or is seen late, a stake that was not recorded, a measurement that failed: none of them delays
+another duty."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_an_auditor_reports_that_it_is_not_measured(far: Scene, capsys: pytest.C
 
 
 def test_an_ended_role_sends_no_withdrawals_without_end(far: Scene) -> None:
-    """The job is final and all is withdrawn. The endpoint goes on to show a credit, and that its withdrawal would
-    pass."""
+    """The job is final and all is withdrawn. The endpoint still shows a credit, and that its withdrawal would
+    succeed."""
     play, chain = far.claimed(SETUP), far.chain
     trainer = play.trainer
     play.pass_window()
@@ -126,8 +126,8 @@ def test_an_ended_role_sends_no_withdrawals_without_end(far: Scene) -> None:
 
 
 def test_one_dispute_shown_as_run_out_silences_no_auditor(far: Scene) -> None:
-    """A node shows the dispute of another auditor as run out on the trainer's side. All else that it shows is true,
-    also that `timeout` would revert."""
+    """A node shows the dispute of another auditor as run out on the trainer's side. Everything else that it shows is
+    true, also that `timeout` would revert."""
     play = far.claimed(SETUP, LIE)
     play.auditor(None, FalseAccuser, step_wanted=1).step()
     service = watch(play, Limits(jobs=frozenset({play.id})))

@@ -1,4 +1,4 @@
-"""The wei that a command tells as withdrawn are those that its own transactions have paid."""
+"""The wei that a command reports as withdrawn were paid by its own transactions."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def replaced(patch: pytest.MonkeyPatch, game: Any, change: Callable[..., Any]) -
     )
 
 
-def test_two_processes_do_not_both_tell_the_reward(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_do_not_both_report_the_reward(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     game = play.client
     other = play.scene.game(game.wallet)
-    told = []
+    closed = []
 
     def later(usual: Callable[[], Any]) -> Any:
-        if not told:
-            told.append(close_job(other, play.id))
+        if not closed:
+            closed.append(close_job(other, play.id))
         return usual()
 
     replaced(monkeypatch, game, later)
     with pytest.raises(NotYet, match=REFUSES):
         close_job(game, play.id)
-    assert told == [(Phase.EXPIRED, SPEC.reward)]
+    assert closed == [(Phase.EXPIRED, SPEC.reward)]
 
 
-def test_what_a_node_behind_refuses_is_not_told_as_withdrawn(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawal_that_a_lagging_node_refuses_is_not_reported(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the refusal it shows no credits either: its state is older than that of the first look."""
     game, behind, usual = play.client, [], play.client.credits
 
@@ -80,7 +80,9 @@ def test_credits_that_some_nodes_of_an_endpoint_show_are_withdrawn(play: Play, m
     assert close_job(game, play.id) == (Phase.EXPIRED, SPEC.reward)
 
 
-def test_a_refusal_of_a_node_behind_is_followed_by_another_try(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawal_is_tried_again_after_the_refusal_of_a_lagging_node(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     behind = iter([True])
 
     def refuse(usual: Callable[[], Any]) -> Any:
@@ -92,10 +94,10 @@ def test_a_refusal_of_a_node_behind_is_followed_by_another_try(play: Play, monke
     assert close_job(play.client, play.id) == (Phase.EXPIRED, SPEC.reward)
 
 
-def test_a_bonus_is_not_told_as_returned_while_the_escrow_holds_it(
+def test_a_bonus_is_not_reported_as_returned_while_the_escrow_holds_it(
     system: Any, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last call goes to a node that is behind."""
+    """Its last call goes to a lagging node."""
     stage = Stage(system, trained)
     stage.chain.advance(stage.client.job(stage.job).spec.accept_window + 1)
     stage.client.send("expire", stage.job)

@@ -87,10 +87,10 @@ class Program:
 class Lies:
     """The changes of a cheat, by position.
 
-    words: an output, and so everything after it; shown: only what is shown of it in the trace; state: (step, tensor,
-    element) against its own trace; initial: (tensor, element); partials: two blocks of an element are changed so that
-    their sum stays; block: where a false sum is hidden; stop: a step at which it says that the run diverged; endless:
-    it goes on beyond a word that is not finite.
+    words: an output, and so everything after it; shown: only its words in the trace; state: (step, tensor, element)
+    against its own trace; initial: (tensor, element); partials: two blocks of an element are changed so that their sum
+    stays; block: where a false sum is hidden; stop: a step at which it claims that the run diverged; endless: it
+    continues after a word that is not finite.
     """
 
     words: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
