@@ -1,6 +1,8 @@
-"""What a story of a bonus stands on: the real game and escrow, a trained run and its evaluation, made once a process.
+"""The base of every story of a bonus: the real game and escrow, a trained run and its evaluation, made once per
+process.
 
-In: a world. Out: the escrow at a player's node; bundles of any clocks. What depends on its arguments alone is kept.
+In: a world. Out: the escrow at a player's node; bundles of any clocks. Results that depend on arguments alone are
+cached.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ class Function:
 
 
 def _shown(value: Any) -> Any:
-    """As web3 does it: accounts with a checksum."""
+    """Accounts with a checksum, as web3 shows them."""
     if isinstance(value, tuple):
         return tuple(map(_shown, value))
     return str(checksummed(value)) if isinstance(value, str) else value
@@ -189,7 +191,7 @@ def ordered_bundle(escrow: Any, promised: Any, stored: Bundle) -> Bundle:
 
 
 def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Its results are kept by the arguments, large ones by their identity; these are kept too."""
+    """Cache the results of a function by its arguments, large ones by identity; the arguments are kept too."""
     known: dict[Any, tuple[Any, Any]] = {}
 
     def found(*args: Any, **named: Any) -> Any:
@@ -209,7 +211,7 @@ KEPT = {name: kept(getattr(agents, name)) for name in (
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """The world has these contracts; a device is always as fast, what is computed once is kept."""
+    """The world has these contracts, every device has the same pace, and computed results are cached."""
     with ExitStack() as stack:
         for module in (branches, endpoint):
             stack.enter_context(patch.object(module, "contracts", contracts))

@@ -1,6 +1,6 @@
-"""What the honest lost around a bonus that they should not have, in sentences; none where all is well.
+"""The verdict on a story of a bonus: one sentence for each failure of an honest player, none if there is no failure.
 
-In: a story that has ended. What is allowed is what docs/bonus.md says.
+In: a story that has ended. docs/bonus.md defines the losses that are allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_CALLS = 20  # of the escrow, by one account
 
 
 class Award:
-    """Of a story that has ended."""
+    """The verdict on a story that has ended."""
 
     def __init__(self, story: Any) -> None:
         self.story, self.world = story, story.world
@@ -36,7 +36,7 @@ class Award:
     # ---- money ----
 
     def _money(self) -> list[str]:
-        """No wei is made or lost, and the escrow has what it owes."""
+        """No wei is made or lost, and the escrow's balance equals its debts."""
         story, tree = self.story, self.world.tree
         has = sum(tree.balance(a) for a in {*story.granted, SINK, story.view.address, deployed()[2]})
         found = [] if has == sum(story.granted.values()) else [f"{sum(story.granted.values()) - has} wei are lost"]
@@ -47,7 +47,7 @@ class Award:
         return found if owned == owed else [*found, f"the escrow has {owned} wei and owes {owed}"]
 
     def _has(self, role: str) -> int:
-        """Wei of a player's in the end, with the gas that it spent."""
+        """A player's wei at the end, plus its wei spent on gas."""
         account, fees, block = self.story.players[role].account.address, 0, self.world.tree.head.made
         while block is not None:
             fees += sum(r["fee"] for r in block.receipts or () if r["from"] == account.lower())
@@ -63,7 +63,7 @@ class Award:
         return bool(self.bonus and self.bonus.paid)
 
     def _promises(self) -> list[str]:
-        """An honest payer promises once; nothing is paid below the mark."""
+        """An honest payer promises once; no total below the mark is paid."""
         found = []
         if "payer" in self.story.roles:
             count = sum(e.name == "Promised" and e.args["payer"] == self._account("payer") for e in self.events)
@@ -77,7 +77,7 @@ class Award:
     # ---- players ----
 
     def _trainer(self) -> list[str]:
-        """It is paid what it earned, and sends nothing that costs it the bonus."""
+        """The trainer is paid everything that it earned, and sends no call that costs it the bonus."""
         story, mine = self.story, self.job.trainer == self._account("trainer")
         notes = story.players["trainer"].notes
         trained = mine and self.job.phase is Phase.FINAL
@@ -101,7 +101,7 @@ class Award:
         return found + self._few("trainer")
 
     def _payer(self) -> list[str]:
-        """It has back what was not earned, and soon."""
+        """The payer gets the money that was not earned back, and soon."""
         story, paid = self.story, self._paid
         spent = (self.job.phase is Phase.FINAL) * story.spec.reward + (self.bonus.amount if paid else 0)
         lost = story.start["payer"] - spent - self._has("payer")
@@ -118,7 +118,7 @@ class Award:
         return found + self._few("payer")
 
     def _calls(self, role: str) -> list[str]:
-        """Its calls of the escrow that blocks have and that did not fail."""
+        """The role's successful calls of the escrow, from the blocks."""
         block, found, account = self.world.tree.head.made, list[str](), self._account(role).lower()
         while block is not None:
             mine = [r for r in block.receipts or () if r["from"] == account and r["status"]]

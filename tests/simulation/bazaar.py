@@ -1,6 +1,6 @@
-"""A sale in which trainer and client ask three nodes in turn, of which one may turn hostile for ever.
+"""A sale in which trainer and client query three nodes in turn, one of which may become hostile for ever.
 
-In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
+In: a tape. Out: one sentence for each failure of an honest player, none if there is no failure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from sale import Sale
 
 
 class Quiet(Sluggish):
-    """A node with the faults of each story alone."""
+    """A node with the faults of every story only."""
 
     logs, other = Logs(), 0.0
 
@@ -27,13 +27,13 @@ class Buyer(Singer, Party):
 
 
 class Bazaar(Sale):
-    """`players`: those at three nodes."""
+    """`players`: processes with three nodes."""
 
     player = Buyer
     looks = property(lambda self: looks_at(self.world))
 
     def _deadline(self) -> None:
-        """No blocks are left out: the looks at three nodes are compared by the times of their blocks."""
+        """None: every block is played, because looks at three nodes are compared by the times of their blocks."""
 
 
 __all__ = ["Bazaar"]

@@ -1,6 +1,6 @@
-"""One bonus: an honest trainer that earns it, an honest payer that promises it, or both; else a cheat is on that side.
+"""One bonus: an honest trainer that earns it, an honest payer that promises it, or both; a cheat plays any other side.
 
-In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
+In: a tape. Out: one sentence for each failure of an honest player, none if there is no failure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ POOR, IDLE, GONE = "send it some ether", "the contract owes", "there is no bonus
 
 
 def terms(left: int) -> Terms:
-    """Clocks that cover what may go wrong here, and that `vgame trainer` accepts."""
+    """Clocks that cover the possible faults here, and that `vgame trainer` accepts."""
     slot = 2 * PACE + 2 * BLOCK * (2 + LAG)
     budget = 40 * slot + left
     clocks = {"trainer_budget": budget, "auditor_budget": budget, "slot": slot}
@@ -54,7 +54,7 @@ def terms(left: int) -> Terms:
 
 
 def least_terms() -> Terms:
-    """The smallest clocks that `check` accepts: nothing else may go wrong."""
+    """The smallest clocks that `check` accepts; with them the allowance for faults is 0."""
     of = (work().bundle, work().measured.bundle)
     slot = max(needed_slot(b, QUICK, INCLUSION) for b in of)
     moves = [count_moves(b) for b in of]
@@ -82,12 +82,13 @@ class Street(World):
 
 
 def play_all_blocks(world: World) -> None:
-    """A player may wait for a final block, so none is left out for a while."""
+    """A player may wait for a final block, so no block is skipped for a while."""
     world.unsettled = max(world.unsettled, world.now + 150)
 
 
 class User(Player):
-    """An account and who calls vgame's commands with it. `notes`: what is left on its disk when a process is killed."""
+    """A user that calls vgame's commands with one account. `notes`: data on its disk, which outlive a killed
+    process."""
 
     def __init__(self, world: World, name: str, number: int) -> None:
         super().__init__(world, name, number)
@@ -96,19 +97,19 @@ class User(Player):
     def _body(self) -> None:
         try:
             super()._body()
-        except Exception:  # of a bug: a command ends with an error of vgame's alone
+        except Exception:  # a bug: a command may end only with an error of vgame
             self.reporter.unforeseen.append(f"the {self.name}: {traceback.format_exc(limit=-3)}")
             self.ended = "unforeseen"
 
     def may_die(self) -> None:
-        """Between two commands."""
+        """The process may be killed between two commands."""
         if self.world.on("kill", 2) and self.world.allows(40):
             self.world.log(f"the {self.name} is killed between two commands")
             raise Killed
 
     def insist(self, command: Callable[[], T], but: tuple[str, ...] = ()) -> T:
-        """A command is repeated until it succeeds, the contract refuses it for one of these reasons, or it refuses
-        again and again, or asks for money."""
+        """Repeat a command until it succeeds, or the contract refuses it with one of the errors `but`, or it has
+        refused or asked for money PATIENCE times, or the bonus has been missing for FINAL seconds."""
         refused = gone = 0
         while True:
             self.may_die()
@@ -125,7 +126,7 @@ class User(Player):
             self.world.clock.sleep(30)
 
     def command(self, name: str, of: Callable[[SimGame, SimEscrow], T], but: tuple[str, ...] = ()) -> T:
-        """A process of its own."""
+        """Run a command in a process of its own."""
 
         def process() -> T:
             game = self.game()
@@ -153,7 +154,7 @@ class Bonuses(Story):
         self.least = work().total + tape.pick((0, -1, 1, -work().total))
         self.trap = tape.pick(TRAPS) if "payer" not in self.roles and tape.chance(40) else ""
         self.stubborn, self.hasty, self.offered, self.cheats = tape.chance(50), tape.chance(30), None, 0
-        self.lazy = "payer" not in self.roles and tape.chance(20)  # late; and no other account gives back
+        self.lazy = "payer" not in self.roles and tape.chance(20)  # late; and no other account returns the bonus
         world.enabled -= {"closings", "junk"} if self.lazy else set()
         self.shown = ExitStack()
         self.shown.enter_context(installed())
@@ -172,7 +173,7 @@ class Bonuses(Story):
         self.judge: Any = Award(self)
 
     def _wealth(self, role: str) -> int:
-        """Enough; or so little that a command has to refuse."""
+        """Enough money; or so little that a command has to refuse."""
         gas = 20_000_000 * 2 * HIGHEST * self.world.least
         if role == "payer":
             return REWARD + (AMOUNT // 2 if self.poor else AMOUNT + gas // 10)
@@ -197,7 +198,7 @@ class Bonuses(Story):
             player.sit()
 
     def _over(self) -> bool:
-        """Also a bonus that a cheat could still be paid."""
+        """The players have ended, and some time has passed in which a cheat could still be paid."""
         if not all(player.ended for player in self.players.values()):
             self.until = 0.0
             return False
@@ -205,7 +206,7 @@ class Bonuses(Story):
         return self.world.now >= self.until
 
     def _deadline(self) -> float | None:
-        """The end of a job's window; that of the bonus, where no trainer waits until something is final."""
+        """The end of a job's window; else of the bonus's window, unless a trainer may be waiting for a final block."""
         if (end := super()._deadline()) is not None:
             return end
         bonus = self.strangers.held()
@@ -220,7 +221,7 @@ class Bonuses(Story):
 
 
 def trainer_life(story: Bonuses) -> Life:
-    """As docs/bonus.md has it: check, train, close, prepare, order, evaluate, pay, close."""
+    """The order of docs/bonus.md: check, train, close, prepare, order, evaluate, pay, close."""
 
     def life(player: User) -> None:
         world, notes, job = player.world, player.notes, story.jobs[0]
@@ -250,7 +251,7 @@ def trainer_life(story: Bonuses) -> Life:
 
 
 def earned(player: User, story: Bonuses, identity: bytes) -> bool:
-    """One evaluation, ordered, computed and shown; False if it does not count, because it was claimed too early."""
+    """Order, compute and show one evaluation; False if it does not count because it was claimed too early."""
     made, nonce = work(), player.notes.setdefault("nonce", 0)
 
     def prepared(_: Any, escrow: SimEscrow) -> Bundle:
@@ -278,7 +279,7 @@ def earned(player: User, story: Bonuses, identity: bytes) -> bool:
 
 
 def collected(player: User, identity: bytes, evaluation: bytes) -> bool:
-    """`vgame bonus close`, and `pay` until then; False if the evaluation does not count."""
+    """`vgame bonus close`, with `pay` until the bonus is settled; False if the evaluation does not count."""
 
     def pays(_: Any, escrow: SimEscrow) -> int:
         return escrow.pay(identity, evaluation, work().run, work().measured)
@@ -302,7 +303,7 @@ def collected(player: User, identity: bytes, evaluation: bytes) -> bool:
 
 
 def ordered(game: Game, measured: Bundle, job: bytes, nonce: int) -> str:
-    """`vgame job post`; an earlier process may have done it."""
+    """`vgame job post`, unless an earlier process has posted the job."""
     if game.job(job).phase is Phase.NONE:
         post_job(game, measured, nonce)
     return job.hex()[:8]
@@ -332,7 +333,7 @@ def serve(player: User, job: bytes, trained: Bundle, which: int) -> None:
 
 
 def payer_life(story: Bonuses) -> Life:
-    """Order, promise, and close again and again, until all money is where it belongs."""
+    """Order, promise, and close again and again, until all money has its final owner."""
 
     def life(player: User) -> None:
         world, job, training = player.world, story.jobs[0], story.training
@@ -358,7 +359,8 @@ def payer_life(story: Bonuses) -> Life:
 
 
 def settled(player: User, identity: bytes) -> bool:
-    """`vgame bonus close`. Also where a reorganisation undid the promise, since the job was claimed before it."""
+    """Whether `vgame bonus close` has nothing left to do; also if a reorganisation undid the promise, and the job was
+    claimed before a new one."""
     try:
         return player.command("closes", lambda _, e: e.close(identity)) in SETTLED
     except ChainError as error:
@@ -368,7 +370,7 @@ def settled(player: User, identity: bytes) -> bool:
 
 
 def promised(player: User, story: Bonuses) -> bytes:
-    """`vgame bonus promise`; where it was killed, the contract knows the bonus."""
+    """`vgame bonus promise`; if an earlier process made the promise, the contract names its bonus."""
     rule = {"least": story.least, "amount": AMOUNT, "validate": 0}
     made = work().task
     try:
@@ -382,7 +384,7 @@ def promised(player: User, story: Bonuses) -> bytes:
 
 
 def closed(game: Game, job: bytes) -> bool:
-    """`vgame job close`: it has ended, and nothing is left to do, which is an error."""
+    """Whether the job has ended and `vgame job close` has nothing left to do, which it reports as an error."""
     try:
         close_job(game, job)
     except ChainError as error:

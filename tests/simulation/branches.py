@@ -21,8 +21,8 @@ GWEI = 10**9
 START = 1_700_000_000
 BLOCK = 12  # seconds between two blocks
 DEPLOYER = "0x" + 32 * "01"
-SINK = f"0x{0xFEE:040x}"  # has all fees
-BUMP = 1.1  # by which a replacement has to be dearer
+SINK = f"0x{0xFEE:040x}"  # receives all fees
+BUMP = 1.1  # the least factor of a replacement's fee
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Tx:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """`nonces` are those after it; `made`: the last block up to this one that changed the state; `receipts` are there
-    once it was executed."""
+    """`nonces`: after this block. `made`: the last block up to this one that changed the state. `receipts`: None until
+    the block is executed."""
 
     parent: Block | None
     number: int
@@ -59,7 +59,7 @@ class Block:
     nonces: dict[str, int] = field(default_factory=dict)
     made: Block | None = None
     receipts: list[dict[str, Any]] | None = None
-    line: list[Block] = field(default_factory=list)  # all up to this one, by number; shared with what follows it
+    line: list[Block] = field(default_factory=list)  # all blocks up to this one, by number; shared with its descendants
 
     def __post_init__(self) -> None:
         before = self.parent.digest if self.parent else b""
@@ -80,7 +80,7 @@ class Block:
         return self.line[min(max(number, 0), self.number)]
 
     def has(self, other: Block) -> bool:
-        """Does the branch that ends here contain the other one?"""
+        """Whether the branch that ends with this block contains the other block."""
         return other.number <= self.number and self.line[other.number] is other
 
 
@@ -98,8 +98,8 @@ def contracts() -> tuple[str, dict[str, bytes]]:
 
 @cache
 def accounts() -> dict[str, pyrevm.AccountInfo]:
-    """The same as an EVM keeps them: code that is deployed is analysed once, other code at every call."""
-    evm, copy = new_evm(), "61{:04x}80600c6000396000f3"  # returns what stands behind these twelve bytes
+    """The same contracts as an EVM's account records: deployed code is analysed once, other code at every call."""
+    evm, copy = new_evm(), "61{:04x}80600c6000396000f3"  # returns the code behind these twelve bytes
     made = {part: evm.deploy(RICH[0], bytes.fromhex(copy.format(len(code))) + code)
             for part, code in contracts()[1].items()}  # fmt: skip
     evm.commit()
@@ -107,7 +107,7 @@ def accounts() -> dict[str, pyrevm.AccountInfo]:
 
 
 class Replica:
-    """An EVM that stands after one block, and goes to any other."""
+    """An EVM in the state after one block, which can move to any other block."""
 
     def __init__(self) -> None:
         self.evm = new_evm()
@@ -153,11 +153,11 @@ class Replica:
             found = REVERT.match(str(error))
             status, output = 0, found[1] if found else str(error)[:60]
             used = int(str(error).split("gas_used: ")[1].split(",")[0]) if found else tx.gas
-        if block.receipts is not None:  # gas depends on what an EVM has touched before
+        if block.receipts is not None:  # gas depends on the accounts that an EVM has touched before
             used = block.receipts[index]["gasUsed"]
         fee = used * min(tx.most, block.base_fee + tx.tip)
         self.evm.snapshot()
-        self.evm.message_call(tx.sender, SINK, value=fee)  # a balance that is set is not undone
+        self.evm.message_call(tx.sender, SINK, value=fee)  # set_balance would not be undone by a revert
         self.evm.commit()
         place = {"blockNumber": block.number, "blockHash": block.digest, "transactionHash": tx.digest}
         place |= {"transactionIndex": index, "from": tx.sender, "to": tx.to, "status": status, "gasUsed": used}
@@ -171,7 +171,7 @@ class Replica:
     def call(
         self, block: Block, sender: str, to: str, data: bytes, value: int = 0, gas: int = 10**9
     ) -> tuple[bytes, int]:
-        """Output and gas of a call that leaves no trace; Reverted where it does."""
+        """Output and gas of a call whose effects are undone; raises Reverted if it reverts."""
         evm = self.at(block)
         Env(block.number, block.time, 0).enter(evm)
         point = evm.snapshot()
@@ -195,7 +195,7 @@ def _log(place: dict[str, Any], index: int, log: Any) -> dict[str, Any]:
 
 
 class Tree:
-    """All blocks that were ever made, the newest one of the branch that stands, and what waits to be included."""
+    """All blocks ever made, the newest block of the canonical branch, and the transactions that wait to be included."""
 
     def __init__(self, base_fee: int, grants: dict[str, int]) -> None:
         first = Block(None, 0, START, base_fee)
@@ -215,7 +215,7 @@ class Tree:
         return (block or self.head).nonces.get(account, 0)
 
     def refusal(self, tx: Tx, block: Block) -> str:
-        """Why a node at a block does not take a transaction; empty if it does."""
+        """The error with which a node at a block refuses a transaction; empty if it accepts it."""
         waiting = self.pool.get((tx.sender, tx.nonce))
         if tx.nonce < self.nonce(tx.sender, block):
             return "nonce too low"
@@ -228,12 +228,13 @@ class Tree:
         return ""
 
     def candidates(self, number: int, base_fee: int) -> list[Tx]:
-        """What a block may take, the dearest first; transactions of one account stay in their order."""
+        """The transactions that a block may include, the highest tip first; those of one account stay in their
+        order."""
         ready = [tx for tx in self.pool.values() if self.held.get(tx.digest, 0) <= number and tx.most >= base_fee]
         return sorted(ready, key=lambda tx: (-tx.tip, tx.sender, tx.nonce))
 
     def append(self, parent: Block, time: int, base_fee: int, candidates: list[Tx], branch: int) -> Block:
-        """A block of those that can be paid for and whose number is next."""
+        """A block of those candidates that can be paid for and have the next nonce."""
         nonces, txs, rest = dict(parent.nonces), [], list(candidates)
         money: dict[str, int] = {}
         while (tx := next((tx for tx in rest if nonces.get(tx.sender, 0) == tx.nonce), None)) is not None:
@@ -251,7 +252,7 @@ class Tree:
         return block
 
     def stand(self, head: Block) -> list[Tx]:
-        """Another newest block; transactions that it leaves out wait again. Those that came back."""
+        """Set the newest block; transactions that its branch omits wait again. Returns these transactions."""
         old, back = self.head, []
         while not head.has(old):
             back += old.txs
@@ -263,7 +264,7 @@ class Tree:
         return [tx for tx in back if (tx.sender, tx.nonce) in self.pool]
 
     def receipt(self, digest: bytes, tip: Block) -> dict[str, Any] | None:
-        """Of a transaction in the branch that ends with a block."""
+        """The receipt of a transaction in the branch that ends with `tip`."""
         for block in self.places.get(digest, ()):
             if tip.has(block):
                 self.replica.at(block) if block.receipts is None else None
@@ -271,7 +272,7 @@ class Tree:
         return None
 
     def logs(self, tip: Block, first: int = 0) -> list[dict[str, Any]]:
-        """Of the branch that ends with a block, in order."""
+        """The logs of the branch that ends with `tip`, in order."""
         found, block = [], tip.made
         while block is not None and block.number >= first:
             found += reversed([log for receipt in block.receipts or () for log in receipt["logs"]])

@@ -20,7 +20,7 @@ def is_broken(cls: type, side: type) -> bool:
 
 
 class FirstDisputeFirst(Trainer):
-    """In order of arrival, whatever the clocks say."""
+    """It serves disputes in order of arrival, regardless of their clocks."""
 
     def defend(self, job: Job) -> bool:
         standings = self.standings(job)
@@ -30,7 +30,7 @@ class FirstDisputeFirst(Trainer):
 
 
 class LatestDisputeFirst(Trainer):
-    """The one that was opened last."""
+    """It serves the dispute that was opened last."""
 
     def defend(self, job: Job) -> bool:
         standings = self.standings(job)
@@ -47,7 +47,7 @@ class NeverWithdraws(Trainer):
 
 
 class FinalizesLate(Trainer):
-    """After two windows."""
+    """It finalizes only after two challenge windows."""
 
     def finish(self, job: Job) -> bool:
         late = self.game.chain.now() > job.since + 2 * job.spec.challenge_window
@@ -55,14 +55,14 @@ class FinalizesLate(Trainer):
 
 
 class AcceptsWithoutMoney(Trainer):
-    """The bond is all that it looks at."""
+    """It checks no money besides the bond."""
 
     def check_funds(self, job: Job) -> None:
         pass
 
 
 class KeepsNoReserve(Trainer):
-    """For disputes."""
+    """It reserves no gas for disputes."""
 
     def reserve(self) -> int:
         base, tip = self.game.chain.fees()
@@ -70,35 +70,35 @@ class KeepsNoReserve(Trainer):
 
 
 class PostsAnotherSegment(Trainer):
-    """The one before."""
+    """It posts the segment before the requested one."""
 
     def segment_post(self, job: Job, c: int) -> tuple[object, ...]:
         return super().segment_post(job, max(1, c - 1))
 
 
 class PostsAnotherTrace(Trainer):
-    """Of the step that is agreed on."""
+    """It posts the trace of the agreed step."""
 
     def trace_tree(self, step: int) -> Any:
         return super().trace_tree(max(1, step - 1))
 
 
 class NeverSweeps(Trainer):
-    """Idle disputes stay open."""
+    """It leaves idle disputes open."""
 
     def sweep(self, job: Job, standings: Any) -> bool:
         return False
 
 
 class NeverProves(Trainer):
-    """The accuser has to, it thinks."""
+    """It leaves the proof to the accuser."""
 
     def prove(self, number: int, d: Dispute) -> bool:
         return False
 
 
 class ClaimsOnce(Trainer):
-    """A claim that was sent stands, it thinks: a reorganisation undoes it."""
+    """It claims once, though a reorganisation may undo the claim."""
 
     claims = 0
 
@@ -108,7 +108,7 @@ class ClaimsOnce(Trainer):
 
 
 class AcceptsOnce(Trainer):
-    """The same of the acceptance."""
+    """It accepts once, though a reorganisation may undo the acceptance."""
 
     def step(self) -> bool:
         if self.look().phase is Phase.CREATED:
@@ -117,7 +117,7 @@ class AcceptsOnce(Trainer):
 
 
 class BelievesAnAbsence(Trainer):
-    """A job that is not shown is none."""
+    """It ends if a node does not show the job."""
 
     def check(self, job: Job) -> None:
         if job.phase is Phase.NONE:
@@ -126,7 +126,7 @@ class BelievesAnAbsence(Trainer):
 
 
 class BelievesTheNewestBlock(Trainer):
-    """What it shows is for ever: another's acceptance, a window that is over."""
+    """It ends by the newest block: another trainer's acceptance, or the end of a window, may still be undone."""
 
     def check(self, job: Job) -> None:
         if why := self.over(job, self.game.chain.now()):
@@ -134,14 +134,14 @@ class BelievesTheNewestBlock(Trainer):
 
 
 class EndsWithTheNewestBlock(Trainer):
-    """A job that has ended there has ended."""
+    """It ends as soon as the newest block shows the job's end."""
 
     def has_ended(self, shown: bool) -> bool:
         return shown
 
 
 class RemembersTheClosed(Trainer):
-    """A dispute that has ended has ended, on every branch."""
+    """It ignores a dispute that has ended once, even if a reorganisation reopens it."""
 
     def standings(self, job: Job) -> list[Standing]:
         found = self._read(job, [])
@@ -169,7 +169,7 @@ class SkipsPartials(Trainer):
 
 
 class OneAnswerAJob(Trainer):
-    """While a clock runs that is not its own, it waits."""
+    """It waits while the clock of any auditor runs."""
 
     def defend(self, job: Job) -> bool:
         if any(s.turn is Turn.AUDITOR for s in self.standings(job)):
@@ -178,7 +178,7 @@ class OneAnswerAJob(Trainer):
 
 
 class AccusesAll(Auditor):
-    """Whatever the claim is, it finds its run root false."""
+    """It finds the run root of every claim false."""
 
     def difference(self, view: Any) -> Entry | None:
         return Entry(Level.RUN)
@@ -196,7 +196,7 @@ class MovesOnce(Auditor):
 
 
 class NamesTheNext(Auditor):
-    """The child beside the first that is not its own."""
+    """It selects the child after the first one that differs from its own."""
 
     def select(self, number: int, d: Dispute, node: Any, index: int) -> bool:
         return super().select(number, d, node, (index + 1) % len(node.children))

@@ -30,22 +30,22 @@ def none_differ(*_: Any) -> list[str]:
 
 
 def any_job(escrow: Any, promised: Promised, training: Any, task: Any, job: bytes | None = None) -> str:
-    """A bonus for another job of the same order is as good."""
+    """The check accepts a bonus for another job of the same order."""
     return check(escrow, promised, training, task)
 
 
 def never_closes(escrow: EscrowContract, identity: bytes, bonus: Any) -> str:
-    """The window begins, and nothing is given back."""
+    """A payer begins the window, and never takes the bonus back."""
     return "started" if bonus.since and not bonus.settled_at else _settled(escrow, identity, bonus)
 
 
 def others_begin(escrow: EscrowContract, identity: bytes, bonus: Any) -> str:
-    """Another account may begin the window."""
+    """The window's beginning is left to other accounts."""
     return "waiting" if not bonus.since and not bonus.settled_at else _settled(escrow, identity, bonus)
 
 
 def keeps(escrow: EscrowContract, identity: bytes) -> str:
-    """Nothing is withdrawn."""
+    """The credits are never withdrawn."""
     return _settled(escrow, identity, escrow.held(identity))
 
 

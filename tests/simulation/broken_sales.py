@@ -16,7 +16,7 @@ Patches = tuple[tuple[Any, str, Any], ...]
 
 
 def never(call: str) -> Patches:
-    """The trainer never sends it."""
+    """A trainer that never makes this call."""
 
     def duties(s: Snapshot) -> list[Duty]:
         return [duty for duty in rules.selling(s) if duty.call != call]
@@ -25,18 +25,18 @@ def never(call: str) -> Patches:
 
 
 def first_only(s: Snapshot) -> list[Duty]:
-    """Only the request that came first is looked at."""
+    """Only the first request is answered."""
     waiting = sorted((d for d in rules.selling(s) if d.request), key=lambda duty: duty.request.index)
     return waiting[:1] or rules.selling(s)
 
 
 def newest_block(s: Snapshot) -> list[Duty]:
-    """The key goes out as soon as the newest block shows the confirmation."""
+    """The key is revealed as soon as the newest block shows the confirmation."""
     return rules.selling(replace(s, final=s.now, held=inf))
 
 
 def final_only(s: Snapshot) -> list[Duty]:
-    """The key never goes out before its time is over."""
+    """The key is revealed only after its deadline."""
     return [duty for duty in rules.selling(s) if duty.call != "revealKey" or s.now > s.key_by]
 
 
@@ -49,12 +49,12 @@ def nothing(*_: Any, **__: Any) -> list[Any]:
 
 
 def unseen(s: Snapshot, offer: bytes | None) -> Duty:
-    """Confirmed when a ciphertext is here, whatever offer it belongs to."""
+    """The client confirms with any stored ciphertext, even of another offer."""
     return rules.confirming(s, offer and s.exchange.offer)
 
 
 def too_early(s: Snapshot, lacking: bool, waits: bool = False) -> Duty:
-    """Declined as soon as anything is missing."""
+    """The client declines as soon as any data are missing."""
     return replace(rules.declining(s, lacking, waits), due=rules.undecided(s) and lacking)
 
 
@@ -63,21 +63,21 @@ def not_declined(s: Snapshot, lacking: bool, waits: bool = False) -> Duty:
 
 
 class Silent(buying.Buyer):
-    """It sees what is wrong, and does not complain."""
+    """It never complains, even about a wrong node or leaf."""
 
     def _complain(self, name: str, text: str, *args: object) -> None:
         return None
 
 
 class Endless(buying.Buyer):
-    """It fetches as long as something is served."""
+    """It fetches without a time limit."""
 
     def _get(self, name: str, first: int, size: int) -> bytes:
         return self.get(name, first, size)
 
 
 class Once(buying.Buyer):
-    """What it has fetched once is for every offer."""
+    """It uses data that it fetched once for every offer."""
 
     def fetch(self) -> Any:
         return self._fetched[1] if self._fetched else FETCH(self)
@@ -87,7 +87,7 @@ class Once(buying.Buyer):
 
 
 class Empty(buying.Buyer):
-    """It spends all on requests."""
+    """It reserves no money for `decline`."""
 
     def _check_funds(self, *_: object) -> None:
         return None
@@ -101,7 +101,7 @@ def without_bound(s: Snapshot, gas: rules.Gas) -> int:
 
 
 def any_probe(s: Snapshot, place: rules.Place, gas: rules.Gas) -> int | None:
-    """A test may take the whole budget."""
+    """A single probe may use the whole budget."""
     if s.left <= s.margin or s.exchange.open:
         return None
     return rules.price_of(s, [place], gas)
@@ -112,7 +112,7 @@ def any_raise(s: Snapshot, duties: Any, gas: rules.Gas) -> dict[int, int]:
 
 
 def asked_again(s: Snapshot, missing: Any) -> list[rules.Place]:
-    """What was answered is requested again where it is missing."""
+    """An answered chunk that is missing is requested again."""
     asked = {(r.tensor, r.chunk) for r in s.open}
     return [place for place in missing if place not in asked]
 

@@ -1,7 +1,7 @@
 """The seeds that find players with one rule broken.
 
-In: a kind of story, a player, a range of seeds. Out: a seed that finds it. The one in broken_seeds.json is played
-first, so that a test seldom searches; `scripts/broken_players.py --tests` writes this file.
+In: a kind of story, a player, a range of seeds. Out: a seed that finds it. The seed in broken_seeds.json is played
+first, so that a test seldom has to search; `scripts/broken_players.py --tests` writes this file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _patched(story: Callable[[Tape], Any]) -> Callable[[int, Any], Any]:
     return play
 
 
-#: Of each kind the play of a seed by a broken player: what it finds.
+#: For each kind, a function that plays a seed with a broken player, and returns the failures.
 PLAYS: Mapping[str, Callable[[int, Any], Any]] = {
     "bazaar": _patched(Bazaar),
     "bonus": lambda seed, broken: Bonuses(Tape(seed), patches=broken).play(),

@@ -17,23 +17,23 @@ from vgame.errors import Over
 
 
 def nothing(*_: Any) -> None:
-    """In place of a check."""
+    """Replaces a check."""
 
 
 def own_number(self: Wallet) -> int:
-    """Transactions are counted by the process, it thinks: another one has the key too."""
+    """It counts transactions by itself, though another process has the key too."""
     count = self.__dict__.get("number", None)
     self.number = COUNT(self) if count is None else count + 1
     return self.number
 
 
 def left_to_others(self: Auditor, view: ClaimView) -> bool:
-    """A claim that another auditor disputes needs no second dispute, it thinks."""
+    """It does not dispute a claim that another auditor disputes."""
     return not view.job.open and CHALLENGE(self, view)
 
 
 def own_stakes(self: Auditor, view: ClaimView) -> Any:
-    """It plays the disputes that this process has begun."""
+    """It plays only disputes that this process has begun."""
     return MOVES(self, view) if self.stakes is None or self.stakes.sent else []
 
 
@@ -46,7 +46,7 @@ def shown(self: Trainer, shown: bool) -> bool:
 
 
 def every_error(self: Player, name: str, *args: object, value: int = 0) -> bool:
-    """No move is made by another process, it thinks: each refusal ends it."""
+    """Each refused move ends it, though another process may have made the move."""
     try:
         self.game.move(name, *args, value=value)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""A story in which each role asks three nodes in turn, of which one may turn hostile for ever.
+"""A story in which each role queries three nodes in turn, one of which may become hostile for ever.
 
-In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
+In: a tape. Out: one sentence for each failure of an honest player, none if there is no failure.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from world import Seat, World
 from vgame.chain.turns import Endpoint, Turns
 
 NODES = 3
-SLOW = 8  # looks for which a slow node may hold one
+SLOW = 8  # a slow node may delay one look by the time of this many looks
 REPLIES = (0.0, 0.25, 1.0, 2.0)  # seconds of each reply of an honest node
 
 
 def looks_at(world: World) -> int:
-    """Looks in a row that may show nothing."""
+    """The number of consecutive looks that may show nothing."""
     return 2 + SLOW * ("slow" in world.enabled)
 
 
@@ -44,7 +44,7 @@ class Sluggish(Mortal):
 
 
 class Singer(Player):
-    """A process at three nodes. `honest`: the class of those that stay so."""
+    """A process with three nodes. `honest`: the class of the nodes that stay honest."""
 
     honest: type[Sluggish] = Sluggish
 
@@ -65,7 +65,7 @@ class Singer(Player):
 
 
 class Chorus(Story):
-    """`players`: those at three nodes."""
+    """`players`: processes with three nodes."""
 
     player = Singer
     looks = property(lambda self: looks_at(self.world))

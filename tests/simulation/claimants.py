@@ -1,4 +1,5 @@
-"""All others around a bonus: a payer that sets traps, a trainer that earns nothing, and who calls the escrow first.
+"""All other accounts around a bonus: a payer that sets traps, a trainer that earns nothing, and strangers that call the
+escrow first.
 
 In: a world, a story. Out: transactions in its mempool.
 """
@@ -32,19 +33,19 @@ MANNERS = ("plain", "nothing", "trains", "early", "late", "gives up")
 
 
 def call_data(name: str, args: Any) -> bytes:
-    """Of a call of the escrow."""
+    """The data of a call of the escrow."""
     assert name in FUNCTIONS
     return SELECTORS[name] + encode(INPUTS[name], args)
 
 
 def order(spec: JobSpec, nonce: int, measures: bool) -> Call:
-    """A training, or an evaluation."""
+    """The order of a training or of an evaluation."""
     program = (work().measured if measures else work().run).bundle.program
     return Call("createJob", (astuple(spec), nonce, NAME, program.header), spec.reward)
 
 
 def trapped(trap: str, training: Any, job: bytes, other: bytes, least: int) -> tuple[Any, ...]:
-    """Terms, order and layout of a bonus."""
+    """The arguments of a bonus with this trap: terms, order, layout and nonce."""
     own = agents.untrained_evaluation(work().task, "correct", training, AMOUNT)
     total, size = agents.place_of(own)
     terms = BonusTerms(other if trap == "job" else job, needed_window(own, AMOUNT), total, size, least)
@@ -70,8 +71,7 @@ def trapped(trap: str, training: Any, job: bytes, other: bytes, least: int) -> t
 
 
 class Giver:
-    """A payer that is no friend: it opens a bonus, begins its window at once, and takes the money back as soon as it
-    can."""
+    """A hostile payer: it opens a bonus, begins its window at once, and takes the money back as soon as it can."""
 
     def __init__(self, others: Claimants, hand: Hand) -> None:
         self.others, self.hand, self.opened = others, hand, False
@@ -93,12 +93,12 @@ class Giver:
 
 
 class Worker:
-    """A trainer that is no friend of an honest payer."""
+    """A trainer that is hostile to an honest payer."""
 
     def __init__(self, others: Claimants, hand: Hand) -> None:
         tape = others.world.tape
         self.others, self.hand, self.manner = others, hand, tape.pick(MANNERS)
-        self.patience = 600 * tape.below(48)  # seconds after the evaluation is final, where it is late
+        self.patience = 600 * tape.below(48)  # seconds after the evaluation is final, for the manner "late"
         self.evaluation: bytes | None = None
         self.begun, self.final = False, 0.0
 
@@ -134,12 +134,12 @@ class Worker:
 
 
 class Claimants(Strangers):
-    """All others of a bonus."""
+    """All other accounts of a bonus."""
 
     def __init__(self, world: Any, hands: int, story: Any) -> None:
         super().__init__(world, hands)
         self.story, self.actors = story, list[Giver | Worker]()
-        self.which: dict[bytes, int] = {}  # evaluations, by their job
+        self.which: dict[bytes, int] = {}  # by job: 1 for an evaluation, 0 for the training
         self.bonuses: tuple[Block | None, Bonus | None] = (None, None)
 
     def begin(self) -> None:
@@ -149,7 +149,7 @@ class Claimants(Strangers):
     # ---- the escrow ----
 
     def held(self) -> Bonus | None:
-        """As the newest block has it."""
+        """The bonus in the state of the newest block."""
         made = self.world.tree.head.made
         if self.bonuses[0] is not made:
             found = Bonus(*self.escrow._call("getBonus", self.story.offered)) if self.story.offered else None
@@ -160,12 +160,12 @@ class Claimants(Strangers):
         return self.escrow.promised(self.story.offered)
 
     def promised_id(self, payer: str) -> bytes | None:
-        """The first bonus of a payer that a block shows."""
+        """The id of the payer's first bonus on chain."""
         found = [e for e in self.events() if e.name == "Promised" and e.args["payer"] == payer]
         return bytes(found[0].args["id"]) if found else None
 
     def events(self) -> list[Any]:
-        """Of the escrow."""
+        """The events of the escrow."""
         logs = self.world.tree.logs(self.world.tree.head)
         mine = [log for log in logs if log["address"].lower() == deployed()[2].lower()]
         return [event for event in map(self.escrow._decode, mine) if event is not None]
@@ -177,7 +177,7 @@ class Claimants(Strangers):
         self.post(hand, self.view.address, data, value, tip)
 
     def post(self, hand: Hand, to: str, data: bytes, value: int, tip: int) -> None:
-        """A transaction with another recipient than the game too."""
+        """A transaction to any recipient, not only to the game."""
         world, sender = self.world, hand.address.lower()
         nonce = world.tree.nonce(sender)
         while (sender, nonce) in world.tree.pool:
@@ -187,7 +187,7 @@ class Claimants(Strangers):
         world.tree.pool[sender, nonce] = Tx(sender, to, value, GAS, nonce, data, tip or 2 * world.tip, most)
 
     def close(self, hand: Hand) -> None:
-        """Begin the window, or give back, in the first block that allows it."""
+        """Call `start` or `giveBack` in the first block that allows it."""
         bonus = self.held()
         if bonus is None or bonus.settled_at or hand.address.lower() in self.waiting:
             return
@@ -202,7 +202,7 @@ class Claimants(Strangers):
             self.tell(hand, name, (self.story.offered,), tip=9 * self.world.tip)
 
     def prove(self, hand: Hand, evaluation: bytes) -> None:
-        """`pay`, whatever it is good for."""
+        """Call `pay`, with or without a chance of success."""
         shown = agents.proof_of(self.promise(), evaluation, work().run, work().measured)
         self.tell(hand, "pay", (self.story.offered, astuple(shown)))
 
@@ -246,18 +246,18 @@ class Claimants(Strangers):
         self.puppets.append(Puppet(self, f"accuser {self.accused}{' idle' if idle else ''}", player, pace))
 
     def copy(self) -> None:
-        """What the honest send, with a higher tip."""
+        """Copy a transaction of an honest player, with a higher tip."""
         pool = [tx for tx in self.world.tree.pool.values() if tx.sender in self.world.honest]
         if not pool or not self.free or self.free[0].address.lower() in self.waiting:
             return
         tx = self.world.tape.pick(pool)
         if tx.data[:4] == _selector("acceptJob") and tx.to == self.view.address:
-            return  # an order that names no trainer is anyone's
+            return  # any account may accept an order that names no trainer
         self.world.log("a stranger copies a transaction")
         self.post(self.free[0], tx.to, tx.data, tx.value, tip=4 * self.world.tip + tx.tip)
 
     def junk(self) -> None:
-        """An evaluation that counts for nothing, or a call that the escrow refuses."""
+        """An evaluation that does not count, or a call that the escrow refuses."""
         hand, tape = self.hands[2], self.world.tape
         if hand.address.lower() in self.waiting:
             return
@@ -270,7 +270,8 @@ class Claimants(Strangers):
             self._evaluation(hand)
 
     def _evaluation(self, hand: Hand) -> None:
-        """An order as promised, of another trainer or of none, that this account accepts and claims wrongly."""
+        """An order of the promised evaluation, for this account as its trainer or for any trainer; the account accepts
+        it and makes a claim."""
         if hand in (p.player.game.wallet for p in self.puppets if hasattr(p.player.game, "wallet")):
             return
         trainer = self.world.tape.pick((NOBODY, hand.address))

@@ -1,4 +1,4 @@
-"""The world stands on the fast chain and the toy machine of the game's tests."""
+"""The world uses the fast chain and the toy machine of the game's tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The client's disk: files of an earlier job, files that a crash has damaged, and no room for a while.
+"""The client's disk: files of an earlier job, files that a crash has damaged, and no free space for a while.
 
-In: a world, a folder, what can still be had elsewhere. Out: the folder as a process finds it; writes that fail.
+In: a world, a folder, whether lost data can still be received. Out: the folder as a process finds it; writes that fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FULL = "No space left on device"
 
 
 class Disk:
-    """`renewed`: may everything be fetched again? Else only the file of pairs is damaged, or files grow."""
+    """`renewed`: whether everything can be received again; if not, only the file of pairs is damaged, or files grow."""
 
     def __init__(self, world: World, folder: Path, renewed: Callable[[], bool]) -> None:
         self.world, self.folder, self.renewed = world, folder, renewed
@@ -80,7 +80,7 @@ class Disk:
         def writer(write: Any, half: bool) -> Any:
             def limited(path: Path, *args: Any) -> None:
                 if self.is_full:
-                    if half:  # it ends in the middle
+                    if half:  # a truncated write
                         write(path, args[0], args[1][: len(args[1]) // 2])
                     raise OSError(28, FULL)
                 write(path, *args)

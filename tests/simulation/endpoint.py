@@ -1,6 +1,6 @@
-"""What a player's web3 object is here: a node of its own, with manners and faults.
+"""The web3 object of a player in the simulator: a node of its own, with faults.
 
-In: a world. Out: the requests that vgame makes, answered as of the block that this node holds for the newest.
+In: a world. Out: replies to vgame's requests, in the state of the block that this node takes for the newest.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ CLOCKED: dict[str, Callable[[Any], list[int]]] = {
     "turn": lambda found: [found[1]],
 }
 FOREVER = 2**64
-Output = tuple[bytes, int]  # of a call, and its gas
+Output = tuple[bytes, int]  # output of a call, and its gas
 NONE = bytes(32)
 CODEC = Web3().codec
 
 
 @dataclass(slots=True)
 class Faults:
-    """What is wrong with a node, and until when (seconds of the world; 0: nothing)."""
+    """The faults of a node, each with its end (in seconds of the world; 0: no fault)."""
 
     lag: int = 0  # blocks
     away: float = 0.0  # no answers
-    state: float = 0.0  # states stand still at `frozen`, headers do not
+    state: float = 0.0  # states are those of `frozen`, headers are not
     logs: float = 0.0  # logs too
     frozen: Block | None = None
-    branch: float = 0.0  # it stays where it is, also on a branch that is given up
-    lie: float = 0.0  # a field of a job is another one
+    branch: float = 0.0  # the node stays at its block, also on an abandoned branch
+    lie: float = 0.0  # one field of a job is altered
     field: int = 0
     status: int = 0  # HTTP status while it is away; 0: the connection is refused
-    slow: float = 0.0  # seconds that every eighth request takes
-    other: int = 0  # a balancer: every other request is answered by a node so many blocks behind
+    slow: float = 0.0  # seconds that one request in eight takes
+    other: int = 0  # a load balancer: a node this many blocks behind answers every other request
 
 
 class Eth:
@@ -73,7 +73,7 @@ class Eth:
     # ---- manners ----
 
     def asked(self) -> Block:
-        """A request comes in: the block that is the newest here."""
+        """A request arrives; returns the block that is the newest at this node."""
         if self.direct:
             return self.world.tree.head
         now, faults = self.world.now, self.faults
@@ -94,7 +94,7 @@ class Eth:
         return self.held
 
     def block_of(self, which: Any) -> Block:
-        """The block that is named, of the branch that is held here."""
+        """The named block of this node's branch."""
         tip = self.asked()
         if isinstance(which, dict):
             which = which["blockHash"]
@@ -151,7 +151,7 @@ class Eth:
         tip, tx = self.asked(), self.world.signed[bytes(raw)]
         if refusal := self.world.tree.refusal(tx, tip):
             raise Web3RPCError(refusal, rpc_response={"error": {"code": -32_000, "message": refusal}})
-        if not self.world.tree.refusal(tx, self.world.tree.head):  # else it takes it alone
+        if not self.world.tree.refusal(tx, self.world.tree.head):  # else this node alone accepts it
             self.world.submit(tx)
         return tx.digest
 
@@ -187,7 +187,7 @@ class Eth:
         return views[key]
 
     def clocked(self, block: Block, name: str, data: str, find: Callable[[], Output | Reverted]) -> Output | Reverted:
-        """The same for a view of clocks: until the next of its deadlines it is what it was."""
+        """A cached view of clocks: its result stays the same until the next of its deadlines."""
         spans = self.cached((block.made, data), list)
         for begin, end, found in spans:
             if begin < block.time <= end:
@@ -199,12 +199,13 @@ class Eth:
         return found
 
     def replica_at(self, block: Block) -> Replica:
-        """That of the newest block, where the state is the same; a block is executed again for a late node only."""
+        """The replica of the newest block, if it has the same state; only for a lagging node a block is executed
+        again."""
         newest = self.world.tree.replica
         return newest if newest.path[-1][0].made is block.made else self.replica
 
     def view(self, name: str, data: str, which: Any, sender: str = RICH[0], value: int = 0) -> Any:
-        """Output of a call, and its gas; each is made once for one state."""
+        """Output of a call, and its gas; each call is executed once per state."""
         block = self.state_of(which)
 
         def call() -> Output | Reverted:
@@ -228,14 +229,14 @@ class Eth:
 
 @lru_cache(10_000)
 def _named(which: Any) -> int | str:
-    """What a request names: a tag, a number or a hash."""
+    """The block id of a request: a tag, a number or a hash."""
     if isinstance(which, int):
         return which
     return block_id("0x" + which.hex() if isinstance(which, bytes) else which).which
 
 
 def header(block: Block, full: bool) -> dict[str, Any]:
-    """A block as nodes show it; `full`: with its transactions."""
+    """The JSON form of a block; `full`: with its transactions."""
     parent = block.parent.digest if block.parent else NONE
     txs = [{"from": t.sender, "to": t.to, "nonce": t.nonce} if full else t.digest for t in block.txs]
     return {
@@ -246,7 +247,7 @@ def header(block: Block, full: bool) -> dict[str, Any]:
 
 @lru_cache(10_000)
 def _values(name: str, output: bytes) -> Any:
-    """What a view returned."""
+    """The decoded values of a view."""
     values = decode_output(name, "0x" + output.hex())
     return values[0] if len(values) == 1 else values
 
@@ -274,7 +275,7 @@ class Function:
 
 
 def altered(record: tuple[Any, ...], field: int) -> tuple[Any, ...]:
-    """With one field changed."""
+    """The record with one field changed."""
     place = field % (len(record) - 1)
     old = record[place]
     match old:
@@ -302,7 +303,7 @@ class SimChain(Chain):
         self.web3.eth = node
 
     def polls(self, seconds: float) -> Iterator[None]:
-        """Now, and with each block."""
+        """Polls now, and at each block."""
         end = self.world.now + seconds
         yield
         while self.world.now < end:
@@ -321,7 +322,7 @@ class SimContents(RevmContents):
 
 
 class SimGame(Game):
-    """vgame's game over such a chain; web3's contract objects cost ten times what the EVM does."""
+    """vgame's game over such a chain, without web3's contract objects, which cost ten times as much as the EVM."""
 
     def __init__(self, chain: SimChain, wallet: Any = None) -> None:
         self.chain, self.wallet, self.address = chain, wallet, contracts()[0]

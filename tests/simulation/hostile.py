@@ -1,7 +1,7 @@
-"""A node that answers like others, until it turns against its player for ever; and the player behind it.
+"""A node that is honest until it becomes hostile for ever; and the player that uses it.
 
-In: a tape. Out: a manner, from some request or transaction on: it refuses, stands still, alters a field, hides disputes
-or logs, shifts the time or the base fee, invents estimates, or publishes transactions when it likes.
+In: a tape. Out: a manner, from some request or transaction on: the node refuses, is stalled, alters a field, hides
+disputes or logs, shifts the time or the base fee, invents estimates, or publishes transactions at any time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from vgame.chain import http
 from vgame.chain.pauses import LONGEST
 
 MANNERS = ("fair", "away", "still", "state", "lie", "undisputed", "time", "fees", "slow")
-BESIDE = ("logs", "estimates", "keeps")  # each may come to a manner that answers
-ESTIMATE = 300_000  # gas, of any call
+BESIDE = ("logs", "estimates", "keeps")  # each of these may be added to a manner
+ESTIMATE = 300_000  # gas estimate of any call
 SHIFTS = (600, 3_600, 100_000, -600)  # seconds
 FEES = (0.001, 0.5, 3.0, 100.0)  # times the base fee
-SLOW = (1, 9, 59)  # seconds of each reply, fewer than one may take
+SLOW = (1, 9, 59)  # seconds of each reply, below the time limit of one
 OFTEN = 10  # transactions of one call within OFTEN pauses, at most: after 0, 12, 36, 84, 180 seconds, ...
 
 
 class Hostile(Mortal):
-    """It turns after so many requests and transactions. `ready`: may it turn now?"""
+    """A node that becomes hostile after a number of requests and of transactions. `ready`: whether it may become
+    hostile now."""
 
     def __init__(self, world: World, ready: Callable[[], bool]) -> None:
         super().__init__(world)
@@ -42,7 +43,7 @@ class Hostile(Mortal):
         self.manner, self.since, self.shift, self.dear = "fair", inf, 0, 1.0
         self.seconds = 0
         self.kept: list[Tx] = []
-        self.sent: dict[tuple[int, bytes], dict[int, float]] = {}  # of one life and call: times, by number
+        self.sent: dict[tuple[int, bytes], dict[int, float]] = {}  # by process and call: times, by nonce
 
     def asked(self) -> Any:
         if self.drawn != self.manner and self.count >= self.turns and self.taken >= self.after and self.ready():
@@ -50,14 +51,14 @@ class Hostile(Mortal):
         if self.kept and self.world.tape.chance(2):
             self.publish(self.kept.pop())
         if self.manner == "slow":
-            left = http._LAST.get() - self.world.now  # as `replies_until` has it
+            left = http._LAST.get() - self.world.now  # the limit of `replies_until`
             self.world.clock.sleep(min(self.seconds, max(left, 0)))
             if self.seconds > left:
                 raise requests.Timeout("no reply in time")
         return super().asked()
 
     def turn(self) -> None:
-        """From now on, for ever."""
+        """Become hostile, from now on and for ever."""
         world, tape = self.world, self.world.tape
         self.manner, self.since, self.faults = self.drawn, world.now, Faults()
         if self in world.eths:
@@ -102,7 +103,7 @@ class Hostile(Mortal):
         return [] if self.does("logs") else super().get_block_receipts(which)
 
     def get_transaction_count(self, account: str, block: Any = None) -> int:
-        """The true one, beside an old state: else no transaction is sent in vain."""
+        """The true count beside an old state, so that transactions with new nonces are sent in vain."""
         if self.manner != "state":
             return super().get_transaction_count(account, block)
         return self.asked().nonces.get(account.lower(), 0)
@@ -121,7 +122,7 @@ class Hostile(Mortal):
 
 
 class HostileFunction(Function):
-    """What such a node answers to a call."""
+    """A hostile node's reply to a call."""
 
     eth: Hostile
 
@@ -141,7 +142,7 @@ class HostileGame(SimGame):
 
 
 class Noted(SimWallet):
-    """It notes what it sends to a node that is hostile."""
+    """A wallet that records its transactions to a hostile node."""
 
     life = 0
 
@@ -155,7 +156,7 @@ class Noted(SimWallet):
 
 
 class Guest(Player):
-    """A player at such a node. `ready`: may it turn now?"""
+    """A player whose node may become hostile. `ready`: whether it may become hostile now."""
 
     ready: Callable[[], bool] = staticmethod(lambda: True)
 
@@ -171,7 +172,7 @@ class Guest(Player):
         return HostileGame(chain, wallet)
 
     def vain(self) -> list[str]:
-        """No call is sent again and again without pauses."""
+        """Calls that were repeated without sufficient pauses, one sentence each."""
         found = []
         for (_, data), numbers in self.eth.sent.items():
             times = sorted(numbers.values())

@@ -1,4 +1,4 @@
-"""What the honest lost in a story that they should not have, in sentences; none where all is well."""
+"""The verdict on a story: one sentence for each failure of an honest player, none if there is no failure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vgame.chain.records import LOST, STANDING, Phase, Status
 from vgame.commit.trees import run_tree
 
 PAYING = {"Convicted", "Dismissed", "Refunded", "Finalized"}
-PROMPT = 20 * BLOCK  # for an honest player to do what is due
+PROMPT = 20 * BLOCK  # the time that an honest player has for a due call
 
 
 class Judge:
-    """Of a story that has ended."""
+    """The verdict on a story that has ended."""
 
     def __init__(self, story: Any) -> None:
         self.story, self.world = story, story.world
@@ -35,7 +35,7 @@ class Judge:
         return found
 
     def _loss(self, role: str) -> list[str]:
-        """Nobody ends with less than at the beginning, less gas; who earned a reward has it."""
+        """No honest player ends with less than its initial money minus its gas, plus an earned reward."""
         story, account = self.story, self.story.players[role].account.address
         owned, owed = self.world.tree.balance(account), story.view.credits(account)
         job = story.view.job(story.jobs[0])
@@ -47,7 +47,7 @@ class Judge:
         return found
 
     def _left(self, events: list[Any]) -> list[str]:
-        """The auditor never ends; what it is owed is withdrawn soon after the last event that pays."""
+        """The auditor never ends; it withdraws its credits soon after the last event that pays."""
         owed = self.story.view.credits(self.story.players["auditor"].account.address)
         paid = max((self._time(e) for e in events if e.name in PAYING), default=0)
         late = self.world.tree.head.time - paid - PROMPT - self.world.left
@@ -63,7 +63,7 @@ class Judge:
     # ---- the trainer ----
 
     def _trainer(self, events: list[Any]) -> list[str]:
-        """A right claim is final, and at once when nothing stands in its way."""
+        """A right claim becomes final soon after its window and the last dispute."""
         story, name = self.story, self.story.jobs[0]
         job = story.view.job(name)
         if job.trainer != story.players["trainer"].account.address:
@@ -84,7 +84,7 @@ class Judge:
     # ---- the auditor ----
 
     def _stakes(self, events: list[Any]) -> list[str]:
-        """Never two open disputes of the auditor's about one claim."""
+        """The auditor never has two open disputes about one claim."""
         account, found = self.story.players["auditor"].account.address, []
         for job in self.story.jobs:
             open_: set[int] = set()
@@ -98,8 +98,8 @@ class Judge:
         return found
 
     def _auditor(self) -> list[str]:
-        """Each false claim is convicted, no right run disputed, no dispute lost, no bond left; all jobs end. A lie that
-        no checkpoint shows may be final, and may be convicted."""
+        """Each false claim is convicted, no right run is disputed, no dispute is lost, no bond is left behind, and all
+        jobs end. A lie that no checkpoint shows may become final, or be convicted."""
         story, found = self.story, []
         account, right = story.players["auditor"].account.address, honest_root()
         for number, name in enumerate(story.jobs):

@@ -1,6 +1,6 @@
-"""All others of a sale: cheats that sell, cheats that buy, and who moves the base fee and the branches.
+"""All other accounts of a sale: cheats that sell, cheats that buy; and an adversary of the base fee and the branches.
 
-In: a world, a job. Out: transactions in its mempool, and what is served to the client.
+In: a world, a job. Out: transactions in its mempool, and the server of the client.
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ MARKET += (
     "spikes",
     "rewards",
 )
-HIGHEST = 8  # times the least base fee, where somebody moves it
+HIGHEST = 8  # times the least base fee, if an adversary moves it
 OVER = {Phase.CONVICTED, *ENDED}
 DECIDED = {bytes(SELECTORS[name]) for name in ("confirm", "answer", "defer")}
 UNDONE, TEMPTED = {bytes(SELECTORS[name]) for name in ("confirm", "postClaim")}, "reorganise"
-CALLS = ("answer", "revealKey", "defer", "closeDelivery")  # that a cheat may never send
-ORDER_GAS = 600_000  # of the toy referee, which reads more
-KEYS = 5100  # seconds of a key window, the fewest that `vgame trainer` accepts
-#: Rewards: answers to all chunks at the least base fee, so many times.
+CALLS = ("answer", "revealKey", "defer", "closeDelivery")  # calls that a cheat may never send
+ORDER_GAS = 600_000  # more with the toy referee, which reads more
+KEYS = 5100  # seconds: the shortest key window that `vgame trainer` accepts
+#: Rewards, as multiples of the cost of answers to all chunks at the least base fee.
 REWARDS = (24, 1, 1, 2, 4, 8)
 SPIKES = 5  # single blocks with the highest base fee, at most
 
 
 def windows(world: World) -> dict[str, int]:
-    """The smallest that cover what may go wrong: a twentieth of the confirm window is left to decline."""
+    """The smallest windows that cover the possible faults: a twentieth of the confirm window is left to decline."""
     spare = int(world.left) + 20 * BLOCK
     return {"confirm_window": 20 * spare, "key_window": KEYS, "complaint_window": 2 * spare}
 
 
 def reward(world: World) -> int:
-    """That of most tests, or one that answers may cost."""
+    """The reward of most tests, or one of the size of the answers' cost."""
     if "rewards" not in world.enabled:
         return int(SETUP.spec.reward)
     shape = Shape(elements())
@@ -75,15 +75,15 @@ def reward(world: World) -> int:
 
 
 class Market(World):
-    """The world of a sale: nothing is left out of time while a decision becomes final."""
+    """The world of a sale: no block is skipped while a decision becomes final."""
 
     def __init__(self, tape: Tape, inside: bool) -> None:
         super().__init__(tape, inside)
         self.enabled |= {name for name in MARKET if tape.byte() & 1}
         self.top = HIGHEST if self.enabled & {"squeeze", "spikes"} else 2
         self.squeezed: Callable[[], bool] = lambda: False
-        self.spikes, self.spike, self.period = 0, inf, 0  # how many are left, when the next one is, seconds between
-        self.spiked: set[int] = set()  # base fees of their blocks are those of no other one
+        self.spikes, self.spike, self.period = 0, inf, 0  # number left, time of the next, seconds between two
+        self.spiked: set[int] = set()  # numbers of their blocks, whose base fees do not affect later ones
 
     def _fault(self, eth: Eth) -> None:
         super()._fault(eth)
@@ -91,14 +91,14 @@ class Market(World):
             eth.trouble()
 
     def on(self, feature: str, percent: float) -> bool:
-        """A reorganisation comes most often where it undoes a cheat's claim or word."""
+        """A reorganisation is most likely if it undoes a cheat's claim or confirmation."""
         recent = [self.tree.head.ancestor(self.tree.head.number - n) for n in range(3)] if feature == TEMPTED else []
         tempted = any(tx.data[:4] in UNDONE and tx.sender not in self.honest for b in recent for tx in b.txs)
         return super().on(feature, 40 if tempted else percent)
 
     def plan_spikes(self) -> None:
-        """A request waits: in some of the next blocks, as long after each other, the base fee is the highest. Once in a
-        sale, for with spikes without end a request is neither late nor dropped."""
+        """While a request waits, a few of the next blocks, at equal distances, have the highest base fee. Only once in
+        a sale: with endless spikes a request would be neither late nor dropped."""
         if self.spike < inf or not self.tape.chance(40):
             return
         self.spikes, self.period = 1 + self.tape.below(SPIKES), BLOCK + KEYS * (1 + self.tape.below(16)) // 16
@@ -107,12 +107,12 @@ class Market(World):
 
     @property
     def spiking(self) -> bool:
-        """Is the next block one?"""
+        """Whether the next block is a spike."""
         return self.spikes > 0 and self.now >= self.spike
 
     def _base_fee(self, parent: Block) -> int:
-        """Somebody raises it while a request waits in time, and lets it fall when the time is over; or in single
-        blocks."""
+        """An adversary raises it while a request waits within its time, and lets it fall afterwards; or raises it in
+        single blocks."""
         if self.spiking:
             self.spikes, self.spike = self.spikes - 1, self.spike + self.period
             self.spiked.add(parent.number + 1)
@@ -136,11 +136,12 @@ class Market(World):
 
 
 class Crook(Seller):
-    """It answers as late as it likes, and gives the key as soon as it can, or never."""
+    """A cheat's delivery: it answers as late as `patience` allows, reveals the key as soon as it can, and never makes
+    the calls in `silent`."""
 
     silent: frozenset[str] = frozenset()
-    patience = 10**9  # seconds before the end at which it acts
-    other: Path | None = None  # with another offer, which a claim on another branch makes
+    patience = 10**9  # seconds before a deadline at which it acts
+    other: Path | None = None  # a folder with another offer, for a claim on another branch
 
     def committed(self, game: Game, s: Any) -> Offer:
         try:
@@ -161,7 +162,7 @@ class Crook(Seller):
 
 
 class Vendor(Puppet):
-    """A cheat that sells: time alone may make a call of it due."""
+    """A cheat that sells. It is asked for its call in every block, since the passage of time can make one due."""
 
     def act(self) -> None:
         self.still = None
@@ -169,14 +170,14 @@ class Vendor(Puppet):
 
 
 class Taker:
-    """A cheat that buys: it asks, confirms, declines and accuses as it likes."""
+    """A cheat that buys: it requests, raises, confirms and declines at arbitrary times."""
 
     def __init__(self, crowd: Crowd, hand: Hand, job: bytes) -> None:
         tape = crowd.world.tape
         self.crowd, self.hand, self.id = crowd, hand, job
         self.decision = tape.pick(("", "confirm", "decline"))
         self.share, self.asks, self.pace = tape.below(17) / 16, tape.below(9), tape.pick((20, 60, 5))
-        self.raises, self.most = tape.chance(30), 4  # requests of one moment
+        self.raises, self.most = tape.chance(30), 4  # requests at one time
         if tape.chance(4):
             self.asks = self.most = MOST_REQUESTS
 
@@ -207,7 +208,7 @@ class Taker:
         elif self.asks > 0 and (head.base_fee <= 2 * self.crowd.world.least or tape.chance(20)):
             for index in range(
                 len(all_), len(all_) + 1 + tape.below(self.most)
-            ):  # no two answers of a trainer are in a block
+            ):  # a block has at most one answer of a trainer
                 self.asks -= 1
                 self._request(index, offer, head.base_fee * tape.pick((4, 1, 1, 2)))
 
@@ -219,7 +220,7 @@ class Taker:
 
 
 class Crowd(Strangers):
-    """All others of a sale. `instead`: other arguments of a call on another branch, by its name."""
+    """All other accounts of a sale. `instead`: by a call's name, its arguments on another branch."""
 
     def begin(self) -> None:
         super().begin()
@@ -227,7 +228,7 @@ class Crowd(Strangers):
         self.world.reorganised = self.reorganised
 
     def sell(self, job: bytes, folder: Path) -> Shelf:
-        """A cheat accepts the job, claims the right run, and delivers what it likes."""
+        """A cheat accepts the job, claims the right run, and delivers a right or a flawed state, in any manner."""
         world, tape, hand = self.world, self.world.tape, self.free.pop()
         flaw = tape.pick(("", "", "leaf", "node")) if "flaws" in world.enabled else ""
         quiet = tape.pick(QUIET) if "withhold" in world.enabled else frozenset()
@@ -235,7 +236,7 @@ class Crowd(Strangers):
         if "silence" in world.enabled:
             crook.silent = frozenset(call for call in CALLS if tape.chance(40))
         if "patience" in world.enabled:
-            late = [BLOCK * blocks for blocks in (4, 2, 1, 0, -1, -3)]  # before the last second
+            late = [BLOCK * blocks for blocks in (4, 2, 1, 0, -1, -3)]  # seconds before the deadline
             crook.patience = tape.pick([world.spec.key_window * n // 12 for n in range(12)] + late)
         flawed(crook.public, job, crook.make_key(), flaw, tape.byte())
         if "offers" in world.enabled:
@@ -250,7 +251,7 @@ class Crowd(Strangers):
         return Shelf(world, crook.public, manner, lambda: (self.job(job).phase, self.view.exchange(job).until))
 
     def _other_offer(self, crook: Crook, job: bytes) -> None:
-        """The same state, enciphered with another key."""
+        """Make another offer: the same state, enciphered with another key."""
         assert crook.other is not None
         crook.other.mkdir()
         key = bytes(reversed(crook.key()))
@@ -260,7 +261,7 @@ class Crowd(Strangers):
         self.instead["postClaim"] = lambda args: (*args[:4], made.cipher_root, made.key_hash)
 
     def reorganised(self, old: Block, root: Block) -> list[Tx]:
-        """What its sender puts in the place of a call that a reorganisation has undone."""
+        """Transactions by which senders replace calls that a reorganisation has undone."""
         found, block = [], old
         while block is not root:
             for tx in block.txs:
@@ -288,7 +289,7 @@ class Crowd(Strangers):
                 self._defer(job)
 
     def _defer(self, job: bytes) -> None:
-        """Requests below the base fee of the next block, where this is known."""
+        """Defer requests below the base fee of the next block, if a spike makes this fee predictable."""
         world, hand = self.world, self.hands[0]
         open_ = [r for r in self.view.requests(job) if r.open]
         if open_:
@@ -298,14 +299,14 @@ class Crowd(Strangers):
                 self.send(hand, Call("defer", (job, r.index)), tip=9 * world.tip)
 
     def _refuse(self, job: bytes, window: int) -> None:
-        """A request whose time will be over in the next block, before its answer."""
+        """Call `refused` for a request whose time will be over in the next block, before its answer."""
         head, account = self.world.tree.head, self.hands[0].address.lower()
         late = [r for r in self.view.requests(job) if r.open and head.time + BLOCK > r.since + window]
         if late and account not in self.waiting and head.base_fee * 7 // 8 <= late[0].price:
             self.send(self.hands[0], Call("refused", (job, late[0].index)), tip=9 * self.world.tip)
 
     def end(self, job: bytes) -> None:
-        """A sale of a cheat: the money of an honest client is left to the client."""
+        """End a cheat's sale; an honest client's money is left to the client."""
         super().end(job)
         state, hand = self.job(job), self.hands[0]
         if state.phase is Phase.CREATED and self.world.tree.head.time > state.since + state.spec.accept_window:

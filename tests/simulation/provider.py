@@ -1,7 +1,7 @@
-"""A player's endpoint while a state is delivered: several nodes behind one address, of which one stands still or lags;
-blocks with a false time or base fee; and, for the client, logs that are hidden, altered, late, or an error.
+"""A player's endpoint while a state is delivered: two nodes behind one address, one of which is stalled or lags; blocks
+with a false time or base fee; and, for the client, logs that are hidden, altered or late, or errors in their place.
 
-In: a world, the phase of the job. Out: replies. False replies last for a moment, wrong logs as long as the tape wants.
+In: a world, the phase of the job. Out: replies. False replies last for a moment, wrong logs for any time.
 """
 
 from __future__ import annotations
@@ -25,44 +25,45 @@ from vgame.chain.records import Phase
 KINDS = ("none", "hidden", "stalls", "backend", "behind", "times", "prices", "restarts")
 DELIVERED = {Phase.DELIVERING, Phase.REVEALED}
 STALL = 60  # seconds of a reply, at most
-MOMENT = 20  # seconds of false replies, fewer than a reply has to last before it decides anything
+MOMENT = 20  # seconds of false replies, at most: a reply has to last longer to decide anything
 GAP = 300  # seconds between two such moments
 BEHIND = 10  # blocks that a backend lags, at most
-EVER = 10**11  # seconds after which the sale is over in any case
+EVER = 10**11  # seconds: longer than any sale
 AHEAD = (BLOCK, 600, 5_100, 20_000, 2**40)  # seconds that a false time lies in the future
-FACTORS = ((2, 1), (1, 2), (8, 1), (0, 1), (100, 1))  # of a false base fee
-TURNS = (0, BLOCK, 2 * BLOCK)  # seconds after which the other node replies
+FACTORS = ((2, 1), (1, 2), (8, 1), (0, 1), (100, 1))  # factors of a false base fee
+TURNS = (0, BLOCK, 2 * BLOCK)  # seconds of each node's turn; 0: the node is drawn for each reply
 EVENTS = (frozenset({"Answered"}), frozenset({"Answered", "KeyRevealed"}), frozenset({"Offered", "Answered"}))
 WRONGS = ("absent", "altered", "500", "429", "400", "refused", "error")
 
 
 @dataclass
 class Logs:
-    """How the logs of some events are shown, and until when."""
+    """Faults in the logs of some events, each with its end."""
 
     until: float = 0.0
     events: frozenset[str] = frozenset()
     wrong: str = "absent"
     stall: float = 0.0
-    stalls: float = 0.0  # seconds of each reply, until then
-    long: dict[str, float] = field(default_factory=dict)  # by event: until when, where no allowance covers it
+    stalls: float = 0.0  # the end of slow replies
+    long: dict[str, float] = field(default_factory=dict)  # by event: the end of a fault that no allowance covers
 
 
 class Provider(Mortal):
-    """`stands`: the phase of the job. `reads`: logs are wrong here too."""
+    """`stands`: the phase of the job. `reads`: whether its player reads logs, so that they may be wrong."""
 
     def __init__(self, world: World, stands: Callable[[], Phase], reads: bool) -> None:
         super().__init__(world)
         self.stands, self.reads, self.logs, self.begun = stands, reads, Logs(), False
-        self.other, self.frozen, self.behind = 0.0, None, 0  # the second node: until when, of which block
-        self.share, self.turn = 0, 0  # of 8 replies; or seconds of a turn
+        self.other, self.frozen, self.behind = 0.0, None, 0  # the second node: end, block, seconds behind
+        self.share, self.turn = 0, 0  # the second node's replies of 8; or seconds of a turn
         self.false, self.calm, self.ahead, self.factor = 0.0, 0.0, 0, (1, 1)  # a moment of false replies
         self.killed = False
 
     # ---- what goes wrong ----
 
     def trouble(self) -> None:
-        """At each block; for the trainer not before a delivery, for the clocks of disputes do not cover it."""
+        """Draw faults at each block; for the trainer only during a delivery, because the clocks of disputes do not
+        cover them."""
         world, tape = self.world, self.world.tape
         if self.stands() not in (DELIVERED | {Phase.CLAIMED} if self.reads else DELIVERED):
             self.other = 0.0
@@ -78,13 +79,13 @@ class Provider(Mortal):
             getattr(self, f"_{KINDS[kind]}")()
 
     def _hidden(self) -> None:
-        """For a time that is allowed."""
+        """Hide logs for a time that the allowance covers."""
         seconds = 1 + self.world.tape.below(120)
         if self.reads and self.logs.until <= self.world.now and self.world.allows(seconds):
             self._hide(seconds)
 
     def _hide_long(self) -> None:
-        """For a part of the windows, or for ever."""
+        """Hide logs for a part of the windows, or for ever."""
         spec, share = self.world.spec, self.world.tape.below(64)
         windows = spec.confirm_window + spec.key_window + spec.complaint_window
         self._hide(EVER if share > 48 else 1 + windows * share // 32)
@@ -96,7 +97,7 @@ class Provider(Mortal):
         self.world.log(f"logs of {'/'.join(sorted(logs.events))} are {logs.wrong} for {seconds} s")
 
     def _stalls(self) -> None:
-        """Each query of logs takes long; not beside a second node, for then each look would fail."""
+        """Each query of logs takes long. Not in a story with a second node, where every look would fail."""
         tape, logs = self.world.tape, self.logs
         if self.reads and "backend" not in self.world.enabled:
             logs.stall = 1 + tape.below(STALL)
@@ -104,7 +105,7 @@ class Provider(Mortal):
             self.world.log(f"queries of logs take {logs.stall:.0f} s until {logs.stalls:.0f}")
 
     def _backend(self, seconds: int = 0) -> None:
-        """A second node that stands still."""
+        """A second node that is stalled."""
         tape = self.world.tape
         self.other = self.world.now + (seconds or 600 * (1 + tape.below(16)))
         self.frozen, self.share, self.turn = self.world.tree.head, 1 + tape.below(3), tape.pick(TURNS)
@@ -112,7 +113,7 @@ class Provider(Mortal):
         self.world.log(f"a second node stands still at block {self.frozen.number}, {often}")
 
     def _behind(self) -> None:
-        """A second node that lags many blocks."""
+        """A second node that is many blocks behind."""
         tape, blocks = self.world.tape, 3 + self.world.tape.below(BEHIND - 2)
         if "backend" in self.world.enabled and self.world.allows(BLOCK * blocks):
             self.other, self.frozen = self.world.now + 600 * (1 + tape.below(16)), None
@@ -128,7 +129,7 @@ class Provider(Mortal):
         self.factor = self.world.tape.pick(FACTORS) if self._moment() else (1, 1)
 
     def _moment(self) -> bool:
-        """A time of false replies begins, long enough after the last one."""
+        """Begin a period of false replies, if the last one ended at least GAP ago."""
         now = self.world.now
         if now < self.calm:
             return False
@@ -161,8 +162,8 @@ class Provider(Mortal):
         return oldest
 
     def _second(self) -> bool:
-        """Does the second node reply? Where the nodes take turns they change them now and then, so no player that waits
-        as long each time meets one of them alone."""
+        """Whether the second node replies. If the nodes take turns, the phase of the turns changes now and then, so
+        that a player with constant pauses does not always reach the same node."""
         if self.turn:
             now = int(self.world.now)
             return (now // self.turn + chance(now // (10 * self.turn))) % 2 > 0
@@ -212,12 +213,12 @@ class Provider(Mortal):
 
 
 def chance(number: int) -> int:
-    """0..255, always the same for a number."""
+    """A pseudo-random number in 0..255, a function of `number`."""
     return sha256(number.to_bytes(8)).digest()[0]
 
 
 def resized(log: dict[str, Any]) -> dict[str, Any]:
-    """Its bytes are shorter or longer, its lists too; what has one size alone has another content."""
+    """The log with its byte strings and lists shorter or longer; a value of fixed size has other content."""
     kinds = DATA[TOPICS[log["topics"][0]]]
     values = list(decode(kinds, bytes.fromhex(log["data"][2:])))
     for place, (kind, value) in enumerate(zip(kinds, values, strict=True)):
@@ -231,7 +232,7 @@ def resized(log: dict[str, Any]) -> dict[str, Any]:
 
 
 class Party(Player):
-    """A player whose endpoint is such a one."""
+    """A player with such an endpoint."""
 
     stands: Callable[[], Phase]
 

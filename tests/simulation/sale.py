@@ -1,6 +1,6 @@
-"""One sale: an honest trainer that delivers, an honest client that receives, or both; else a cheat is on that side.
+"""One sale: an honest trainer that delivers, an honest client that receives, or both; a cheat plays any other side.
 
-In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
+In: a tape. Out: one sentence for each failure of an honest player, none if there is no failure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BLIND = 3_600  # seconds after the end of a sale in which a client looks for hid
 
 
 class Received:
-    """Twin: StateFile. What was deciphered is compared with the right state."""
+    """Twin: StateFile. The deciphered data are compared with the right state."""
 
     def __init__(self, sale: Sale) -> None:
         self.sale, self.parts = sale, {t: [] for t in range(len(elements()))}
@@ -138,13 +138,13 @@ class Sale(Story):
             player.sit()
 
     def _renewed(self) -> bool:
-        """Is what the client's disk loses served or requested again in time?"""
+        """Whether data that the client's disk loses can still be served or requested in time."""
         job, x = self.strangers.job(self.jobs[0]), self.view.exchange(self.jobs[0])
         early = x.until - self.world.now > self.spec.confirm_window // 2 and not x.confirmed_at
         return "seller" in self.roles or job.phase is Phase.CLAIMED or (job.phase is Phase.DELIVERING and early)
 
     def _over(self) -> bool:
-        """Hidden logs are waited for, if they are shown some time, and for a while if not."""
+        """The sale waits until hidden logs are shown, or for a while if they never are."""
         left = [p for p in self.players.values() if not p.ended]
         hidden = [self.hidden(p) for p in left]
         if self.strangers.job(self.jobs[0]).phase not in OVER or not all(hidden):
@@ -156,22 +156,22 @@ class Sale(Story):
 
     @staticmethod
     def hidden(player: Party, *events: str) -> float:
-        """Until when some events are not shown, any of them by default, longer than the allowance covers."""
+        """The time until which these events (by default any event) are hidden, for longer than the allowance covers."""
         found = player.eth.logs.long
         return max((found.get(name, 0.0) for name in events or found), default=0.0)
 
     def _waits(self) -> bool:
-        """Is the time of a request not over?"""
+        """Whether a request is still within its time."""
         if self.strangers.job(self.jobs[0]).phase is not Phase.DELIVERING:
             return False
         first = self.world.tree.head.time - self.spec.key_window
         return any(r.open and r.since >= first for r in self.view.requests(self.jobs[0]))
 
     def _deadline(self) -> float | None:
-        """The next second at which a rule of delivery may decide otherwise."""
+        """The next second at which the decision of a delivery rule may change; None: play every block."""
         job, world = self.strangers.job(self.jobs[0]), self.world
         if any(p.eth.other > world.now for p in self.players.values() if not p.ended):
-            return None  # beside a node that stands still new blocks count
+            return None  # new blocks matter beside a stalled node
         if job.phase not in (Phase.DELIVERING, Phase.REVEALED):
             return super()._deadline()
         x, spec, now = self.view.exchange(self.jobs[0]), job.spec, world.tree.head.time
@@ -196,7 +196,7 @@ class Sale(Story):
 
 
 def buyer_life(job: bytes, folder: Path, disk: Disk) -> Life:
-    """`vgame receive`, until it has the state or it is final that there is none."""
+    """`vgame receive`, until it has the state or a final state without a delivery."""
 
     def life(player: Player) -> None:
         sources = [SimpleNamespace(elements=n) for n in elements()]

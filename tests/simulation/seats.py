@@ -1,6 +1,6 @@
-"""The honest players' processes in the world: their accounts, their machines, what a kill leaves of them.
+"""The honest players' processes in the world: accounts, machines, and restarts after a kill.
 
-The trainer is vgame's own: `trainer_of` and `play` of vgame.agents.roles, from a process that is started again.
+The trainer is vgame's own: `trainer_of` and `play` of vgame.agents.roles, in a process that is started again.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from vgame.job.terms import Pace
 from vgame.system.progress import Reporter
 
 AGAIN = 30.0  # seconds until a process that ended with an error is started again
-LIVES = 60  # of a process that cannot begin
-BUSY = 500  # requests in one second of the world, eleven times what sound ones make
-PACE = 6  # seconds that a segment or a trace takes from cold
+LIVES = 60  # starts of a process, at most
+BUSY = 500  # requests in one second of the world, eleven times the number of a correct process
+PACE = 6  # seconds to compute a segment or a trace for the first time
 
 
 class Table(ToyMachine):
-    """A machine whose answers are kept: all players of all stories share them."""
+    """A machine with cached results, which all players of all stories share."""
 
     state = lru_cache(None)(ToyMachine.state)
     trace = lru_cache(None)(ToyMachine.trace)
@@ -47,7 +47,7 @@ class Table(ToyMachine):
 
 
 class Slow:
-    """A machine in a process: what it computes first costs time."""
+    """A machine in a process: each segment and trace takes time when it is first computed."""
 
     def __init__(self, world: World, table: Table) -> None:
         self.world, self.table, self.warm = world, table, set()
@@ -87,7 +87,7 @@ class SimWallet(Wallet):
 
 
 class Mortal(Eth):
-    """A node that a process asks until it is killed, or asks without end."""
+    """A node whose process may be killed at a transaction, and is ended after requests without a pause."""
 
     second, requests = 0.0, 0
 
@@ -116,7 +116,7 @@ class Mortal(Eth):
 
 
 class Problems(Reporter):
-    """What a player says goes into the story."""
+    """A player's reports, written into the story."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Problems(Reporter):
 
 
 class Player:
-    """A process that is started again until it ends by itself. `make` makes one life of it."""
+    """A process that is started again until it ends by itself. `life`: one run of the process."""
 
     def __init__(self, world: World, name: str, number: int) -> None:
         self.world, self.name = world, name
@@ -150,7 +150,7 @@ class Player:
         self.world.seats.append(Seat(self.world, self.name, self._body))
 
     def game(self) -> SimGame:
-        """Of one life."""
+        """The game object of one life."""
         chain = SimChain(self.world, self.eth)
         return SimGame(chain, SimWallet(chain, self.account))
 

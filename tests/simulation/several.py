@@ -1,7 +1,7 @@
-"""A story in which each role is played twice, by two processes at two nodes, of which one may turn hostile for ever.
+"""A story in which each role is played by two processes with two nodes, one of which may become hostile for ever.
 
-In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well. The two processes
-of a role have one key ("start the same role elsewhere"), or two: a trainer and its delegate, two auditors.
+In: a tape. Out: one sentence for each failure of an honest player, none if there is no failure. The two processes of a
+role have one key ("start the same role elsewhere"), or two: a trainer and its delegate, two auditors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vgame.errors import ContractError
 
 Patches = tuple[tuple[Any, str, Any], ...]
 SETTLED = (DEEPEST + 1) * BLOCK  # seconds after which no reorganisation undoes a block
-GAS_MONEY = 100 * ETHER  # for what a hostile node wastes
+GAS_MONEY = 100 * ETHER  # for the gas that a hostile node wastes
 
 
 def naming(delegate: str, trainer: type[Trainer]) -> type[Trainer]:
@@ -66,7 +66,7 @@ def delegate_life(job: bytes) -> Life:
 
 
 def later(life: Life, seconds: float) -> Life:
-    """It begins when the other process of its role has played for a while."""
+    """A life that begins only when the other process of the role has played for a while."""
 
     def begun(player: Player) -> None:
         if player.lives == 1:
@@ -77,15 +77,15 @@ def later(life: Life, seconds: float) -> Life:
 
 
 class Several(Story):
-    """`players`: those whose accounts lose nothing; `seconds`: the other processes of their roles. `patches`: (module,
-    name, instead) of broken rules."""
+    """`players`: the processes whose accounts must lose nothing; `seconds`: the second processes of their roles.
+    `patches`: (module, name, replacement) of broken rules."""
 
     def __init__(self, tape: Tape, inside: bool = True, patches: Patches = ()) -> None:
         self.world = world = World(tape, inside)
         self.patches, self.cast, self.until = patches, Cast(), 0.0
         self.roles = tape.pick((("trainer",), ("auditor",), ("trainer", "auditor")))
-        self.shared = {role for role in self.roles if tape.below(2)}  # roles of one key
-        self.turned = bool(tape.below(2))  # is the trainer's own node the hostile one, not its delegate's?
+        self.shared = {role for role in self.roles if tape.below(2)}  # roles with one key for both processes
+        self.turned = bool(tape.below(2))  # whether the trainer's node is the hostile one, not its delegate's
         self.cheats = 1 + tape.below(3) if "auditor" in self.roles else 0
         self.spec = world.spec = terms(world, max(1, self.cheats))
         self.client, self.strangers = Hand(Account(world, 1)), Strangers(world, 24)
@@ -103,7 +103,7 @@ class Several(Story):
         self.judge: Any = Bench(self)
 
     def _cast(self, role: str, n: int) -> None:
-        """Both processes of a role; one of them is a guest at a hostile node."""
+        """Make both processes of a role; one of them is a guest at a hostile node."""
         name = role + " 2" if role in self.shared or role == "auditor" else "delegate"
         turned = name == "delegate" and self.turned
         other = 2 + n if role in self.shared else 10 + n
@@ -115,7 +115,7 @@ class Several(Story):
             self.players[role].ready = self._is_settled
 
     def fair(self, role: str) -> Player:
-        """The process at the other node."""
+        """The process of the role whose node stays honest."""
         first, second = self.players[role], self.seconds[role]
         return second if isinstance(first, Guest) else first
 
@@ -123,7 +123,7 @@ class Several(Story):
         return [p for p in (*self.players.values(), *self.seconds.values()) if isinstance(p, Guest)]
 
     def _is_settled(self) -> bool:
-        """Only the trainer can claim; after that a delegate is enough."""
+        """Whether the claim is final. Only the trainer can make it; afterwards a delegate is enough."""
         job, block = self.strangers.job(self.jobs[0]), self.world.tree.head
         return job.claimed_at > 0 and block.time > job.claimed_at + SETTLED
 
@@ -140,7 +140,7 @@ class Several(Story):
             try:
                 return super().play()
             except (RuntimeError, ContractError) as error:
-                return [f"the world ends: {error}"]  # there are more transactions than the EVM takes
+                return [f"the world ends: {error}"]  # more transactions than the EVM supports
 
     def _begin(self, folder: Path) -> None:
         mine = self.jobs if "trainer" in self.roles else self.jobs[1:]
@@ -167,7 +167,8 @@ class Several(Story):
             player.sit()
 
     def _over(self) -> bool:
-        """Players that ended have time to be proven wrong; a guest may never end."""
+        """The fair trainer has ended, and some time has passed in which its end could prove wrong; a guest may never
+        end."""
         ended = "trainer" not in self.roles or bool(self.fair("trainer").ended)
         ended &= self.world.now > START + self.spec.accept_window
         if not ended or [job for job in self.jobs[1:] if self.strangers.job(job).phase in PLAYED]:
@@ -178,7 +179,7 @@ class Several(Story):
 
 
 class Bench(Judge):
-    """Of such a story."""
+    """The verdict on such a story."""
 
     story: Several
 
@@ -192,12 +193,12 @@ class Bench(Judge):
         return found
 
     def _loss(self, role: str) -> list[str]:
-        """A delegate withdraws nothing."""
+        """A delegate makes no withdrawals, so credits may be left."""
         left = self.story.fair(role) is self.story.players[role]
         return [text for text in super()._loss(role) if left or "in the contract" not in text]
 
     def _second(self) -> list[str]:
-        """An auditor behind a hostile node loses no more than disputes by its clock, of false claims."""
+        """An auditor behind a hostile node loses at most the stakes of disputes about false claims, by its clock."""
         story, found, lost = self.story, [], 0
         account = story.seconds["auditor"].account.address
         for number, name in enumerate(story.jobs):

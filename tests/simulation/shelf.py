@@ -1,6 +1,6 @@
-"""What is served to a client, and how: a folder with an encrypted state, whole or not, in time or not.
+"""The server of a client: a folder with an encrypted state, complete or not, in time or not.
 
-In: a trainer's folder, a manner. Out: ranges of bytes; DeliveryError where none come.
+In: a trainer's folder, a manner. Out: ranges of bytes, or DeliveryError.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from vgame.errors import DeliveryError
 
 MANNERS = ("whole", "nothing", "holes", "garbage", "drip", "late", "early", "slow garbage", "another size")
 SIZES = ("shorter", "longer", "nothing", "the whole file", "everything", "no such range", "broken off")
-DRIP = 50.0  # seconds of a reply, less than one may take
-AWAY = 120  # seconds for which an honest server is away, at most
+DRIP = 50.0  # seconds of a reply, below the time limit of one
+AWAY = 120  # most seconds for which an honest server is unreachable
 
 
 class Shelf:
-    """An HTTP server of one folder, in a cheat's manner. `stands`: the phase of the job, and the second at which its
-    confirm window ends; without it the server is honest, and may be away."""
+    """An HTTP server of one folder, in a cheat's manner. `stands`: the phase of the job and the end of its confirm
+    window; without it the server is honest, and may be unreachable for some time."""
 
     def __init__(
         self, world: World, folder: Path, manner: str = "whole", stands: Callable[[], tuple[Phase, int]] | None = None
     ) -> None:
         self.world, self.folder, self.manner, self.stands, self.away = world, folder, manner, stands, 0.0
-        self.served = False  # ciphertext, any of it
+        self.served = False  # whether it has served any true leaves
         self.holes, self.share = world.tape.byte(), world.tape.below(16) / 16
 
     def get(self, name: str, first: int, size: int) -> bytes:
@@ -57,7 +57,7 @@ class Shelf:
         if self.away > world.now or gone.get(self.manner) or not path.exists():
             raise DeliveryError(f"the server does not serve {name}")
         if self.manner in ("drip", "slow garbage"):
-            left = http._LAST.get() - world.now  # as `replies_until` has it
+            left = http._LAST.get() - world.now  # the limit of `replies_until`
             world.clock.sleep(min(DRIP, left))
             if left < DRIP:
                 raise DeliveryError("the reply is not complete in time")
@@ -67,7 +67,7 @@ class Shelf:
 
 
 class Session:
-    """Twin: a session of HTTP. Replies of `shelf`, some of another size than was asked for."""
+    """Twin: an HTTP session. Replies of `shelf`, some of another size than requested."""
 
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
@@ -113,12 +113,12 @@ def elements() -> list[int]:
 
 
 def words() -> list[Any]:
-    """Of the final state, little-endian."""
+    """The words of the final state, little-endian."""
     return [w.astype("<u4") for w in table().state_words(table().steps)]
 
 
 def flawed(folder: Path, job: bytes, key: bytes, flaw: str, place: int) -> None:
-    """Seal the right state with a leaf that does not decipher, or with a node that is not that of its children."""
+    """Seal the right state, with a leaf that does not decipher to its hash, or with a wrong node."""
     shape = Shape(elements())
     tensor = place % len(shape.elements)
 

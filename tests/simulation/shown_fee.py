@@ -1,4 +1,4 @@
-"""The base fee as a contract sees it in a block; in a call it is 0, as nodes have it.
+"""Contracts see the base fee of their block; in a call they see 0, as at real nodes.
 
 pyrevm sets it to 0 everywhere, so BASEFEE is replaced by PREVRANDAO in all code.
 """
@@ -21,7 +21,7 @@ _INCLUDE, _FEE = Replica._include, [0]
 def _shown(code: bytes) -> bytes:
     try:
         return replaced(code, BASEFEE, PREVRANDAO)
-    except AssertionError:  # this part does not read it
+    except AssertionError:  # this part does not read the base fee
         return code
 
 
@@ -43,7 +43,7 @@ def _include(self: Replica, block: Block, tx: Tx, index: int) -> dict[str, Any]:
 
 @contextmanager
 def fee_shown() -> Iterator[None]:
-    """In all states that are made inside."""
+    """Within this context all new states show the base fee."""
     accounts = _accounts()
     with ExitStack() as stack:
         stack.enter_context(patch.object(branches, "accounts", lambda: accounts))

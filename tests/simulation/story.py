@@ -1,6 +1,6 @@
-"""One story: orders, an honest trainer or auditor or both, strangers, and what went wrong.
+"""One story: orders, an honest trainer or auditor or both, strangers, and a verdict.
 
-In: a tape. Out: what the honest lost that they should not have, in sentences; none where all is well.
+In: a tape. Out: one sentence for each failure of an honest player, none if there is no failure.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from vgame.dispute.trainer import Trainer
 MOVES = 9  # of a side, at most
 WINDOWS = {"accept_window": 600, "claim_window": 1200, "challenge_window": 1800}
 PLAYED = {Phase.ACCEPTED, Phase.CLAIMED}
-SEEN = 8 * BLOCK  # until all have seen that a time is over
-AFTER = 10 * BLOCK  # for reorganisations of the end
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # files that are never on a disk
-END = 60_000  # seconds after which nothing may be open
+SEEN = 8 * BLOCK  # until all players have seen the end of a window
+AFTER = 10 * BLOCK  # for reorganisations that undo the end
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # files in memory
+END = 60_000  # seconds after which the story ends in any case
 
 
 @dataclass(frozen=True)
 class Cast:
-    """The classes that play the honest."""
+    """The classes of the honest players."""
 
     trainer: type[Trainer] = Trainer
     auditor: type[Auditor] = Auditor
 
 
 def terms(world: World, claims: int, looks: int = 0) -> JobSpec:
-    """The smallest clocks that cover what may go wrong here (vgame.job.terms): a block until a move is included, one
-    more until it is seen; that much again where nodes lag, or for each of so many looks that show nothing."""
+    """The smallest clocks that cover the possible faults (vgame.job.terms): one block until a move is included, one
+    more until it is seen; the same again for each block that nodes may lag, and for each of `looks` that show
+    nothing."""
     lag = looks + (LAG if world.enabled & {"lag", "balancer"} else 0)
     inclusion = 2 * BLOCK * (1 + lag)
     slot = 2 * PACE + inclusion
@@ -55,11 +56,10 @@ def terms(world: World, claims: int, looks: int = 0) -> JobSpec:
 
 
 class Story:
-    """`inside`: what goes wrong is covered by the clocks. Job 0 is the honest trainer's, the others are those of
-    cheats."""
+    """`inside`: whether the clocks cover all faults. Job 0 is the honest trainer's, the others are cheats'."""
 
     player: type[Player] = Player
-    looks = 0  # in a row, that may show nothing
+    looks = 0  # consecutive looks that may show nothing
 
     def __init__(self, tape: Tape, inside: bool = True, cast: Cast = Cast()) -> None:
         self.world = world = World(tape, inside)
@@ -79,7 +79,7 @@ class Story:
         self.judge = Judge(self)
 
     def _wealth(self, role: str) -> int:
-        """Enough; or less, and then it is the player that has to refuse."""
+        """Enough money; or less, in which case the player has to refuse."""
         price = 5 * self.world.least + self.world.tip
         if role == "trainer":
             gas = (8_450_000, 4_600_000, 4_460_000, 5_000_000, 4_500_000, 4_450_000, 300_000, 3_000_000)
@@ -89,7 +89,7 @@ class Story:
         return stakes if self.rich else stakes // 2
 
     def play(self) -> list[str]:
-        """To its end; what went wrong."""
+        """Play the story to its end; returns the failures."""
         world, service, staking = self.world, vgame.agents.auditor_service, vgame.agents.staking
         usual = roles.Trainer, service.Auditor, staking.auditor_shortcomings
         roles.Trainer, service.Auditor = self.cast.trainer, self.cast.auditor
@@ -118,7 +118,7 @@ class Story:
             player.sit()
 
     def _over(self) -> bool:
-        """Players that ended have time to be proven wrong."""
+        """The trainer and all jobs have ended, and some time has passed in which an end could be undone."""
         ended = all(player.ended for role, player in self.players.items() if role == "trainer")
         ended &= self.world.now > START + self.spec.accept_window
         self.strangers.stolen = [job for job in self.jobs[:1] if ended and self._is_stolen(job)]
@@ -130,12 +130,12 @@ class Story:
         return self.world.now >= self.until
 
     def _is_stolen(self, job: bytes) -> bool:
-        """Has a stranger accepted it, by a copy of the trainer's transaction?"""
+        """Whether a stranger has accepted the job, by a copy of the trainer's transaction."""
         trainer = self.strangers.job(job).trainer
         return trainer != NOBODY and all(player.account.address != trainer for player in self.players.values())
 
     def _deadline(self) -> float | None:
-        """The next second in which anything may be over."""
+        """The next end of a window or of a clock."""
         ends, now = [], self.world.tree.head.time
         for job in self.strangers.jobs:
             state = self.strangers.job(job)

@@ -1,5 +1,5 @@
-"""All others: cheats, accusers, idle crowds, copiers. They see the newest block and the mempool, and are never late
-unless they want to be.
+"""All other accounts: cheats, accusers, idle crowds, copiers. They see the newest block and the mempool, and are late
+only on purpose.
 
 In: a world. Out: transactions in its mempool.
 """
@@ -26,7 +26,7 @@ from vgame.errors import VgameError
 
 GAS = 6_000_000
 OVER = (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)
-CROWD = 20  # accounts of strangers that accuse, at most
+CROWD = 20  # most accounts of strangers that accuse
 #: Wrong at each level: words, long sums and their blocks, states, the first state, traces that are shown, an end.
 LIES = [
     *(word_lie(step, operator, element)[0] for step, operator, element in [
@@ -44,14 +44,14 @@ COPIED = {SELECTORS[name]: name for name in SELECTORS}
 
 
 class Puppet:
-    """A player of vgame's whose moves are taken from it and sent when the stranger likes."""
+    """A player of vgame for a stranger, which intercepts its moves and sends them at any time."""
 
     def __init__(self, strangers: Strangers, name: str, player: Any, pace: int) -> None:
         self.strangers, self.name, self.player, self.pace = strangers, name, player, pace
-        self.still: Block | None = None  # in this state it had nothing to do
+        self.still: Block | None = None  # the block in whose state it had no move
 
     def due(self) -> Call | None:
-        """What it would send now."""
+        """The call that it would send now."""
 
         def caught(name: str, *args: Any, value: int = 0) -> None:
             raise Sending(Call(name, args, value))
@@ -66,7 +66,7 @@ class Puppet:
         return None
 
     def waits(self) -> bool:
-        """An accuser of a claim that has nothing to move or to end: a look would only find that."""
+        """Whether this is an accuser without a move or a dispute to end, so that a look would be useless."""
         player = self.player
         if not getattr(player, "accused", False) or self.strangers.job(player.id).phase is not Phase.CLAIMED:
             return False
@@ -100,16 +100,17 @@ class Hand:
 
 
 class Strangers:
-    """`jobs`: those of the honest, in which they play too; `theirs`: own orders, and the claims on them."""
+    """`jobs`: jobs in which they accuse and interfere; `lies`: the cheats' jobs; `stolen`: honest players' jobs that a
+    stranger accepted."""
 
     def __init__(self, world: World, hands: int) -> None:
         self.world = world
         self.hands = [Hand(Account(world, 1000 + n)) for n in range(hands)]
         self.free = self.hands[1:]
-        self.lies: dict[bytes, int] = {}  # by a cheat's job; -1: it is right
+        self.lies: dict[bytes, int] = {}  # index of the lie by a cheat's job; -1: a right claim
         self.jobs: list[bytes] = []
         self.puppets: list[Puppet] = []
-        self.stolen: list[bytes] = []  # jobs of the honest that a stranger accepted
+        self.stolen: list[bytes] = []  # jobs of honest trainers that a stranger accepted
         self.waiting: set[str] = set()
         self.accused = 0
         self.states: dict[bytes, tuple[Block, Job]] = {}
@@ -123,14 +124,14 @@ class Strangers:
         return SimGame(SimChain(self.world, self.eth), hand)
 
     def job(self, job: bytes) -> Job:
-        """As the newest block has it."""
+        """The job in the state of the newest block."""
         made = self.world.tree.head.made
         if self.states.get(job, (None,))[0] is not made:
             self.states[job] = made, self.view.job(job)
         return self.states[job][1]
 
     def disputes(self, job: bytes) -> list[Standing]:
-        """The same of its disputes."""
+        """The job's disputes in the state of the newest block."""
         head = self.world.tree.head
         if self.standings.get(job, (None,))[0] is not head:
             self.standings[job] = head, self.view.disputes(job)
@@ -171,7 +172,8 @@ class Strangers:
                 self.end(job)
 
     def end(self, job: bytes) -> None:
-        """A cheat's job, when its time is over: any account may. Disputes with the auditor are left to the auditor."""
+        """End a cheat's job whose time is over, as any account may. Disputes with the auditor are left to the
+        auditor."""
         state, now, hand = self.job(job), self.world.tree.head.time, self.hands[0]
         windows = {Phase.CREATED: "accept_window", Phase.ACCEPTED: "claim_window", Phase.CLAIMED: "challenge_window"}
         if state.phase not in windows or hand.address.lower() in self.waiting:
@@ -201,7 +203,7 @@ class Strangers:
             self.puppets[-1].act()
 
     def copy(self) -> None:
-        """What the honest send, with a higher tip."""
+        """Copy a transaction of an honest player, with a higher tip."""
         pool = [tx for tx in self.world.tree.pool.values() if tx.sender in self.world.honest]
         if not pool or not self.free:
             return
@@ -213,7 +215,7 @@ class Strangers:
         self.put(hand, tx.data, tx.value, tip=4 * self.world.tip + tx.tip)
 
     def end_disputes(self, job: bytes, leave: bool = False) -> None:
-        """Of those that are over; `leave`: not those of the honest."""
+        """End a dispute whose clock is over; `leave`: except those of honest players."""
         state = self.job(job)
         standings = self.disputes(job) if state.open else []
         left = self.world.honest if leave else ()
@@ -223,7 +225,7 @@ class Strangers:
             self.send(self.hands[0], Call("timeout", (job, over[0])))
 
     def open(self, job: bytes) -> None:
-        """A node of the run that nobody asked for."""
+        """Open nodes of the run tree that no dispute contests."""
         if self.job(job).phase is not Phase.CLAIMED or not self.free:
             return
         tree = run_tree(table().checkpoints, len(table().checkpoints), None)
@@ -234,7 +236,7 @@ class Strangers:
     # ---- own orders ----
 
     def cheat(self, job: bytes) -> None:
-        """A trainer of this job: with a lie, or right."""
+        """Add a trainer for this job, with a lie or with the right run."""
         tape, world = self.world.tape, self.world
         lie = len(LIES) - tape.below(len(LIES) + 1)
         lie = lie if lie < len(LIES) else -1

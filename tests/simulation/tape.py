@@ -1,4 +1,4 @@
-"""All choices of one story, from one tape of bytes. A byte 0 is the choice in which nothing goes wrong.
+"""All choices of one story, from one tape of bytes. Byte 0 is the choice without a fault.
 
 In: a seed, or a tape that is played again. Out: choices; the shortest tape that still fails.
 """
@@ -14,7 +14,7 @@ CHUNK = 1 << 12
 
 
 class Tape:
-    """Bytes without end: of a seed random ones, of a given tape zeros after its last."""
+    """Endless bytes: random ones of a seed, or those of a given tape, followed by zeros."""
 
     def __init__(self, seed: int | None = None, data: bytes = b"") -> None:
         self.dice = None if seed is None else random.Random(seed)
@@ -28,15 +28,15 @@ class Tape:
 
     @property
     def used(self) -> bytes:
-        """What was read, without zeros at its end."""
+        """The bytes read so far, without trailing zeros."""
         return bytes(self.data[: self.place]).rstrip(b"\0")
 
     def below(self, count: int) -> int:
-        """One of 0..count - 1, at most 256 of them."""
+        """A number in 0..count - 1; `count` is at most 256."""
         return self.byte() * count >> 8
 
     def pick(self, options: Sequence[T]) -> T:
-        """The first is the mildest."""
+        """One of the options; byte 0 gives the first, which is the mildest."""
         return options[self.below(len(options))]
 
     def chance(self, percent: float) -> bool:
@@ -44,8 +44,8 @@ class Tape:
 
 
 def shorten(data: bytes, fails: Callable[[bytes], bool], tries: int = 2_000) -> bytes:
-    """A tape that fails too, from which no span can be deleted and in which none can be zeroed; or what was reached in
-    so many tries."""
+    """A shorter tape that fails too: no span of it can be deleted or zeroed, unless the number of tries was reached
+    before."""
     size = max(1, len(data) // 2)
     while size and tries > 0:
         shorter, place = data, 0

@@ -1,5 +1,5 @@
-"""Seeds of sales in which trainer and client ask three nodes in turn, of which one is hostile: the honest lose nothing,
-broken players are found."""
+"""Seeds of sales in which trainer and client query three nodes in turn, one of them hostile: honest players lose
+nothing, broken players are found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tape import Tape
 from wide import of_many
 
 DAILY = range(6)
-SEEDS = range(50)  # among these each is found
+SEEDS = range(50)  # each broken player is found among these
 
 
 @pytest.mark.parametrize("seed", DAILY)

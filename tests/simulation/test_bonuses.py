@@ -1,4 +1,4 @@
-"""Seeds of bonuses: the honest are paid what they earned and get back the rest, broken players are found."""
+"""Seeds of bonuses: honest players are paid the earned bonus or get their money back, broken players are found."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tape import Tape
 from wide import of_many
 
 DAILY = range(12)
-MENDED = (93,)  # the window ended before the end of the evaluation was final
-SEEDS = range(400)  # among these each is found
+MENDED = (93,)  # a window that ends before the end of the evaluation is final
+SEEDS = range(400)  # each broken player is found among these
 QUICK = ["withdraws nothing", "gives back what is earned", "names the payer", "never pays", "promises again"]
 
 
@@ -23,7 +23,7 @@ def test_inside_the_envelope_nothing_is_lost(seed: int) -> None:
 @pytest.mark.wide
 def test_outside_the_envelope_no_wei_is_lost_and_no_error_unforeseen() -> None:
     found = {seed: Bonuses(Tape(seed), inside=False).play() for seed in range(100)}
-    assert not {seed: said for seed, said in found.items() if said}
+    assert not {seed: failures for seed, failures in found.items() if failures}
 
 
 @pytest.mark.parametrize("name", of_many(BROKEN, *QUICK))

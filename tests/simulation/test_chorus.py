@@ -1,4 +1,4 @@
-"""Seeds of stories in which each role asks three nodes in turn, of which one is hostile: the honest lose nothing,
+"""Seeds of stories in which each role queries three nodes in turn, one of them hostile: honest players lose nothing,
 broken players are found."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tape import Tape
 from wide import of_many
 
 DAILY = range(12)
-#: Among these seeds each is found.
+#: Each broken player is found among these seeds.
 SEEDS = range(1_000)
 QUICK = ["uses the first endpoint alone", "takes the least count"]
 
@@ -24,7 +24,7 @@ def test_inside_the_envelope_nothing_is_lost(seed: int) -> None:
 @pytest.mark.wide
 def test_outside_the_envelope_no_error_is_unforeseen() -> None:
     found = {seed: Chorus(Tape(seed), inside=False).play() for seed in range(60)}
-    assert not {seed: said for seed, said in found.items() if said}
+    assert not {seed: failures for seed, failures in found.items() if failures}
 
 
 @pytest.mark.parametrize("name", of_many(BROKEN, *QUICK))

@@ -1,4 +1,4 @@
-"""Which changes begin the seeds of the simulator anew."""
+"""Changes of code, which make the simulator play its seeds again, and changes of comments, which do not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OTHER = {
 
 
 @pytest.mark.parametrize("text", SAME.values(), ids=SAME)
-def test_a_change_of_words_is_no_change_of_code(text: str) -> None:
+def test_a_change_of_comments_is_no_change_of_code(text: str) -> None:
     assert text != BEFORE and code_of(text) == code_of(BEFORE)
 
 

@@ -1,4 +1,4 @@
-"""Seeds of sales: seller and client lose nothing, those with one rule broken are found."""
+"""Seeds of sales: trainer and client lose nothing, players with one rule broken are found."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from sale import Sale
 from tape import Tape
 from wide import of_many
 
-#: The last one once failed: a node that stands still kept a late client from its `decline`.
+#: The last one: a stalled node must not keep a late client from its `decline`.
 DAILY = [*range(24), 138]
-#: Among these seeds each is found but RARE, and HARMLESS, which answers at the last moment, for less than gas costs.
+#: Each broken player is found among these seeds, except RARE, and HARMLESS, which answers at the last moment, for less
+#: than the cost of gas.
 SEEDS = range(3_000)
 HARMLESS = "never defer"
 RARE = ["answers the first request only", "confirms unseen", "fetches without end", "keeps nothing to decline"]
@@ -26,7 +27,7 @@ def test_inside_the_envelope_nothing_is_lost(seed: int) -> None:
 @pytest.mark.wide
 def test_outside_the_envelope_no_error_is_unforeseen() -> None:
     found = {seed: Sale(Tape(seed), inside=False).play() for seed in range(60)}
-    assert not {seed: said for seed, said in found.items() if said}
+    assert not {seed: failures for seed, failures in found.items() if failures}
 
 
 @pytest.mark.parametrize("name", of_many((name for name in BROKEN if name not in (HARMLESS, *RARE)), *QUICK))
@@ -36,7 +37,7 @@ def test_a_broken_player_is_found(name: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", RARE)
-def test_a_rare_one_is_found(name: str) -> None:
+def test_a_rare_broken_player_is_found(name: str) -> None:
     assert found_by("sale", name, range(20_000)) is not None
 
 

@@ -1,4 +1,4 @@
-"""Seeds of stories in which each role is played twice: the honest lose nothing, broken players are found."""
+"""Seeds of stories in which each role is played twice: honest players lose nothing, broken players are found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tape import Tape
 from wide import of_many
 
 DAILY = range(12)
-#: Among these seeds each but RARE is found.
+#: Each broken player except RARE is found among these seeds.
 SEEDS = range(3_000)
 RARE: set[str] = set()
 QUICK = ["ends where another was faster", "counts its own transactions"]
@@ -24,7 +24,7 @@ def test_inside_the_envelope_nothing_is_lost(seed: int) -> None:
 @pytest.mark.wide
 def test_outside_the_envelope_no_error_is_unforeseen() -> None:
     found = {seed: Several(Tape(seed), inside=False).play() for seed in range(60)}
-    assert not {seed: said for seed, said in found.items() if said}
+    assert not {seed: failures for seed, failures in found.items() if failures}
 
 
 @pytest.mark.parametrize("name", of_many((name for name in BROKEN if name not in RARE), *QUICK))

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 import simulate
 
 DAILY = range(12)
-#: Among these seeds each but RARE is found, most of them within the first hundred.
+#: Each broken player except RARE is found among these seeds, most of them within the first hundred.
 SEEDS = range(3_000)
 RARE = {"FirstDisputeFirst", "LatestDisputeFirst"}
 QUICK = ["NeverWithdraws", "PostsAnotherSegment", "NeverSweeps", "AccusesAll", "never challenge", "never withdraw"]
@@ -34,7 +34,7 @@ def test_inside_the_envelope_nothing_is_lost(seed: int) -> None:
 @pytest.mark.wide
 def test_outside_the_envelope_there_is_one_stake_on_a_claim() -> None:
     found = {seed: Story(Tape(seed), inside=False).play() for seed in range(30)}
-    assert not {seed: said for seed, said in found.items() if said}
+    assert not {seed: failures for seed, failures in found.items() if failures}
 
 
 @pytest.mark.parametrize("name", of_many((name for name in CASTS if name not in RARE), *QUICK))
@@ -43,12 +43,12 @@ def test_a_broken_player_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dispute", "sale", "several", "chorus", "bazaar"])
-def test_no_story_runs_what_does_not_begin_its_seeds_anew(kind: str) -> None:
+def test_a_story_runs_no_code_that_its_commit_excludes(kind: str) -> None:
     """The files that `simulate.commit` leaves out for this kind of story."""
     called: set[str] = set()
 
     def look(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name != has_computed_long.__name__:  # False where there is one endpoint
+        if event == "call" and frame.f_code.co_name != has_computed_long.__name__:  # always False with one endpoint
             called.add(frame.f_code.co_filename)
 
     for seed in range(5):

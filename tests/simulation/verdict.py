@@ -1,6 +1,6 @@
-"""What the honest lost in a sale that they should not have, in sentences; none where all is well.
+"""The verdict on a sale: one sentence for each failure of an honest player, none if there is no failure.
 
-In: a sale that has ended. What is allowed is what docs/delivery.md says.
+In: a sale that has ended. docs/delivery.md defines the losses that are allowed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from vgame.chain.records import Job, Phase
 from vgame.delivery.rules import OWN_GAS
 from vgame.delivery.sealed import Shape
 
-SHORTLY = 120  # seconds between a look and what it sends
+SHORTLY = 120  # most seconds between a look and the transactions that it sends
 
 
 class Verdict:
-    """Of a sale that has ended."""
+    """The verdict on a sale that has ended."""
 
     def __init__(self, sale: Any) -> None:
         self.sale, self.world = sale, sale.world
@@ -45,7 +45,7 @@ class Verdict:
         return [block for block in self.world.tree.head.line if block.number <= self.world.tree.head.number]
 
     def _has(self, role: str) -> int:
-        """Wei of a player's in the end, with the gas that it spent."""
+        """A player's wei at the end, plus its wei spent on gas."""
         account, fees, block = self.sale.players[role].account.address, 0, self.world.tree.head.made
         while block is not None:
             fees += sum(r["fee"] for r in block.receipts or () if r["from"] == account.lower())
@@ -56,7 +56,7 @@ class Verdict:
         return sum(e.args["pay"] for e in self.events if e.name == "Answered")
 
     def _seller(self, job: Job) -> list[str]:
-        """Paid, or declined; the key is not out where it was declined."""
+        """The trainer is paid, or the state was declined and the key is still secret."""
         sale, account = self.sale, self.sale.players["seller"].account.address
         if job.trainer != account:
             return []
@@ -76,7 +76,7 @@ class Verdict:
     # ---- the client ----
 
     def _buyer(self, job: Job) -> list[str]:
-        """It has the state, or its money but for what `decline` costs."""
+        """The client has the state, or its money minus the cost of `decline`."""
         sale, reward = self.sale, self.sale.spec.reward
         spent = {Phase.FINAL: reward, Phase.DECLINED: reward - reward // 4}.get(job.phase, 0)
         lost = sale.start["buyer"] - spent - self._paid() - self._has("buyer")
@@ -89,8 +89,8 @@ class Verdict:
         return found + self._answers()
 
     def _unseen(self) -> bool:
-        """What it has paid for is on chain, and its endpoint did not show it; or not while it could decline, or not
-        while it could complain."""
+        """Whether the endpoint hid the paid data, which are on chain: for ever, or for as long as the client could
+        decline or complain."""
         hidden, cheat = self.sale.hidden(self.sale.players["buyer"]), "seller" not in self.sale.roles
         exchange, spec = self.sale.view.exchange(self.sale.jobs[0]), self.sale.spec
         last = exchange.until - spec.confirm_window // 10
@@ -103,18 +103,18 @@ class Verdict:
 
     @property
     def _gas(self) -> dict[tuple[int, int], int]:
-        """Of each chunk's answer, at most."""
+        """The most gas of each chunk's answer."""
         shape = Shape(elements())
         return {(t, c): shape.gas_of(t, c) for t, count in enumerate(shape.chunks) for c in range(count)}
 
     def _budget(self, decided: bool = False) -> int:
-        """What the client loses without the answers."""
+        """The client's loss without the answers."""
         reward = self.sale.spec.reward
         return reward if decided else reward - reward // 4
 
     def _too_dear(self) -> bool:
-        """Could answers to all chunks that are not on chain, and the client's own calls, cost more than the budget, at
-        some base fee that was?"""
+        """Whether answers to all chunks that are not on chain, and the client's own calls, could cost more than the
+        budget at the highest base fee that occurred."""
         requests, gas = self.sale.view.requests(self.sale.jobs[0]), self._gas
         here = [r for r in requests if r.answered_at and not r.dropped]
         rest = [gas[place] for place in gas if place not in {(r.tensor, r.chunk) for r in here}]
@@ -124,8 +124,8 @@ class Verdict:
         return sum(rest) * top + len(rest) * own > min(budget, 2 * budget - paid)
 
     def _answers(self) -> list[str]:
-        """No chunk is paid twice. The open requests keep to the budget, all of them to twice the budget; tests of a
-        server that gives nothing to a quarter of it, or to one answer."""
+        """No chunk is paid twice. Open requests keep to the budget, all requests to twice the budget; probes of a
+        server that serves nothing keep to a quarter of it, or to one answer."""
         requests, gas = self.sale.view.requests(self.sale.jobs[0]), self._gas
         asked = [r for r in requests if not r.dropped]
         found = [
@@ -141,11 +141,11 @@ class Verdict:
         return found + self._bound()
 
     def _bound(self) -> list[str]:
-        """After each request and raise. The wei that end deferrals are not counted."""
+        """The bound after each request and raise. The wei that end deferrals are not counted."""
         until, spare, confirmed = self.sale.view.exchange(self.sale.jobs[0]).until, 0, False
         price: dict[int, int] = {}
         gas: dict[int, int] = {}
-        ended: dict[int, int] = {}  # answered
+        ended: dict[int, int] = {}  # the cost of answered requests
         for e in self.events:
             index = e.args.get("index")
             match e.name:

@@ -1,7 +1,6 @@
-"""Virtual time: players on stacks of their own, of which one runs at a time, blocks, faults, and reorganisations.
+"""Virtual time: players on stacks of their own, one of which runs at a time, blocks, faults, and reorganisations.
 
-In: a tape. Out: a world that can be run to an end; what went wrong with it costs an allowance of seconds, which clocks
-cover.
+In: a tape. Out: a world that runs to an end. Its faults are charged to an allowance of seconds, which the clocks cover.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ FEATURES = (
     "fees", "kill", "accusers", "idle", "copies", "openings", "endings", "orders", "acceptor", "withhold", "mixture",
     "variants", "refuse",
 )  # fmt: skip
-#: The greatest of each, where its turn comes.
-DEEPEST = 4  # blocks of a reorganisation, quiet ones that are left out among them
+#: The limits of faults.
+DEEPEST = 4  # blocks of a reorganisation, skipped quiet blocks included
 LAG = 2  # blocks that a node is behind
-ALLOWANCES = (400, 200, 100, 0)  # seconds that may go wrong in all
+ALLOWANCES = (400, 200, 100, 0)  # seconds of all faults together
 LONGEST = 120  # seconds of a fault
-FINAL = 70 * BLOCK  # until what a node says of a transaction is final
+FINAL = 70 * BLOCK  # until a node's reply about a transaction is final
 
 
 class Killed(BaseException):
@@ -49,7 +48,8 @@ class Stopped(BaseException):
 
 @lru_cache(1)
 def _timed(_: int) -> list[Any]:
-    """The modules of vgame that know the time, among so many."""
+    """The loaded modules of vgame that use `time`. The argument, the number of loaded modules, is the key of the
+    cache."""
     ours = [module for name, module in list(sys.modules.items()) if name.startswith("vgame.")]
     return [module for module in ours if vars(module).get("time") is time]
 
@@ -69,7 +69,7 @@ class Clock:
         self._wait(self.world.now + max(seconds, 0.0), False)
 
     def until_block(self, end: float) -> None:
-        """Until the next block, or a time."""
+        """Wait until the next block, or until a time."""
         self._wait(end, True)
 
     def _wait(self, end: float, block: bool) -> None:
@@ -78,7 +78,7 @@ class Clock:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Of all modules of vgame."""
+        """Within this context it is the clock of all modules of vgame."""
         changed = _timed(len(sys.modules))
         for module in changed:
             module.time = self
@@ -107,7 +107,7 @@ class Seat:
             self.done = True
 
     def run(self) -> None:
-        """Until it waits."""
+        """Run until the player waits."""
         self.world.running, self.stack.parent = self, getcurrent()
         try:
             self.stack.switch()
@@ -142,7 +142,7 @@ class Account:
 
 
 class World:
-    """`inside`: no more goes wrong than the allowance, which is `left`."""
+    """`inside`: faults take no more seconds than the allowance `left`."""
 
     def __init__(self, tape: Tape, inside: bool = True) -> None:
         self.tape, self.inside = tape, inside
@@ -154,7 +154,7 @@ class World:
         self.least = tape.pick((1, 10, 40)) * GWEI
         self.tip = self.least // 10
         self.signed: dict[bytes, Tx] = {}
-        self.honest: dict[str, str] = {}  # accounts of those whose loss counts, and their names
+        self.honest: dict[str, str] = {}  # names of honest players, by account
         self.eths: list[Eth] = []
         self.story: list[str] = []
         self.hash = hashlib.sha256()
@@ -173,11 +173,11 @@ class World:
         self.hash.update(line.encode())
 
     def on(self, feature: str, percent: float) -> bool:
-        """Does it happen now?"""
+        """Whether the fault happens now."""
         return feature in self.enabled and self.tape.chance(percent)
 
     def allows(self, seconds: float) -> bool:
-        """May so much more go wrong?"""
+        """Whether the allowance covers this many more seconds; charges them if so."""
         if self.inside and self.spent + seconds > self.left:
             return False
         self.spent += seconds
@@ -186,7 +186,7 @@ class World:
     # ---- transactions ----
 
     def submit(self, tx: Tx) -> None:
-        """A node has taken it."""
+        """A node has accepted the transaction."""
         self.moved, self.next = True, min(self.next, self.now + BLOCK)
         name = self.honest.get(tx.sender)
         if name and self.on("drop", 4) and self.allows(75):
@@ -201,7 +201,7 @@ class World:
     # ---- time ----
 
     def run(self, until: float, over: Callable[[], bool]) -> None:
-        """Until a time, or all is over."""
+        """Run until a time, or until `over`."""
         while self.now < until and not over():
             seat = min((s for s in self.seats if not s.done), key=lambda s: s.wake, default=None)
             if seat is not None and seat.wake < self.next:
@@ -242,24 +242,25 @@ class World:
         return block
 
     def wait_again(self, seconds: float) -> None:
-        """A player that waits for finality, and is away for some seconds, begins to wait anew."""
+        """A player that waits for finality, and is down for some seconds, starts its wait again."""
         if self.unsettled > self.now:
             self.unsettled = max(self.unsettled, self.now + seconds + FINAL)
 
     def _replaces(self, tx: Tx) -> bool:
-        """Was another call signed under its number? Then its sender waits for finality, and no block is left out."""
+        """Whether another call was signed with its nonce; then its sender waits for finality, and no block is
+        skipped."""
         same = (other for other in self.signed.values() if (other.sender, other.nonce) == (tx.sender, tx.nonce))
         return any(other.data != tx.data for other in same)
 
     def _base_fee(self, parent: Block) -> int:
-        """Between the least and twice as much, an eighth at a time."""
+        """Between the minimum and twice the minimum, in steps of an eighth."""
         if "fees" not in self.enabled:
             return self.least
         step = self.tape.pick((-parent.base_fee // 8, 0, parent.base_fee // 8, parent.base_fee // 8))
         return min(max(parent.base_fee + step, self.least), 2 * self.least)
 
     def _order(self, parent: Block) -> list[Tx]:
-        """Strangers may come first, or last."""
+        """The candidates of the next block; strangers' transactions may come first, or last."""
         found = self.tree.candidates(parent.number + 1, 0)
         if self.on("order", 30):
             first = self.tape.below(2)
@@ -267,14 +268,14 @@ class World:
         return found
 
     def _before(self, seconds: int) -> Block:
-        """The newest block older than that: the quiet blocks that are left out count too."""
+        """The newest block that is older than `seconds`, counting the time of skipped quiet blocks."""
         block = self.tree.head
         while block.number > 1 and block.time >= self.now - seconds:
             block = block.ancestor(block.number - 1)
         return block
 
     def reorganise(self, root: Block) -> None:
-        """Another branch, one block longer: what was included comes in another order, some of it later."""
+        """Another branch, one block longer: the same transactions in another order, some of them later."""
         old = self.tree.head
         self.branch += 1
         waiting = [tx for n in range(root.number + 1, old.number + 1) for tx in old.ancestor(n).txs]
