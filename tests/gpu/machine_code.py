@@ -98,7 +98,8 @@ def start_elementary() -> None:
 
 
 def start_chain(x: torch.Tensor) -> None:
-    """Every function that a chain may have, a product before a sum; every result is kept and looked at."""
+    """Every function that a chain may have, a product before a sum; every result is kept, and checked for finite
+    words."""
     functions = [Function.MUL, *(f for f in Function if f not in ALONE_ON_GPU)]
     code = np.array([[f, 3 + i, 1, max(0, 2 + i), 0] for i, f in enumerate(functions)], np.int64)
     slots = np.arange(3, 3 + len(functions))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def single(function: Function, *operands: torch.Tensor) -> torch.Tensor:
-    """The function as a chain of one, which is looked at; its mark stands between two others."""
+    """The function as a chain of one, whose result is checked for finite words; its mark lies between two others."""
     from vgame.arithmetic.triton import pointwise
 
     inputs, marks = len(operands), torch.zeros(3, dtype=torch.int32)

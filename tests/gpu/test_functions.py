@@ -67,7 +67,7 @@ def test_shuffle(population: int) -> None:
     assert found.tolist() == [shuffle_index(SEED, 7, e, 33, population) for e in range(33)]
 
 
-def test_the_clock_counts_not_the_argument() -> None:
+def test_the_step_is_that_of_the_clock_not_of_the_argument() -> None:
     """Kernels read the step on the device: a recorded step is replayed for another one."""
     assert torch.equal(random_words(SEED, 1, 3, 64, torch.tensor([9])), random_words(SEED, 9, 3, 64, torch.tensor([9])))
     assert not torch.equal(

@@ -26,7 +26,7 @@ def test_no_instruction_that_could_change_a_bit() -> None:
     assert not any(found.values()), found
 
 
-def test_the_look_would_see_contraction() -> None:
+def test_the_search_would_find_contraction() -> None:
     """Red twin: with fusion allowed the elementary functions contain fused multiply-adds."""
     found = compiled("--fused")
     assert any("fma" in line for lines in found.values() for line in lines)

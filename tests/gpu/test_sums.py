@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vgame.arithmetic.certified import Counts, counting, dot, one_hot_sum, sum_rows
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about infinities that are meant
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about intended infinities
 EVERY = pytest.mark.parametrize("family", FAMILIES)
 
 

@@ -1,5 +1,5 @@
-"""contracts/arithmetic/Elementary.sol equals the reference, and its intervals are as narrow as
-docs/numerics-elementary-onchain.md says.
+"""contracts/arithmetic/Elementary.sol equals the reference, and its intervals are as narrow as stated in
+docs/numerics-elementary-onchain.md.
 
 tests/vectors/elementary_closest.json holds every input of all 2^32 whose value lies within 2^-24 ulp of a midpoint.
 """

@@ -88,7 +88,7 @@ def test_gas_is_as_recorded_and_within_budget(arithmetic: Contract, elementary: 
     assert figures == json.loads(RECORD.read_text())
     assert figures["Elementary code size"] < CODE_SIZE_LIMIT // 2
     assert figures["philox"]["shuffleIndex"] < 150_000
-    # 320 gas of calldata floor a pair, 128 of which calldata costs anyway: what is below 192 is free.
+    # a pair costs 320 gas as calldata floor, 128 of them as ordinary calldata: execution below 192 gas is free.
     dots = {int(name.split()[1]): gas for name, gas in figures["sums"].items() if name.startswith("dot")}
     assert all(gas < 192 * terms for terms, gas in dots.items() if terms >= 64)
     assert max(most for _, most in figures["functions, median and maximum"].values()) < 15_000

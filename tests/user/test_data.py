@@ -193,7 +193,7 @@ def test_a_data_set_that_reuses_its_memory(kind: str, options: dict) -> None:
 
 
 class Together(Dataset):
-    """Reads a batch at once, as `read` says."""
+    """Reads a whole batch by one call of `read`."""
 
     def __init__(self, read: Callable[[list[int]], Any]) -> None:
         self.read = read

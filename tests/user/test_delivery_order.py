@@ -1,4 +1,5 @@
-"""A client orders with delivery and loads what it receives into its module; trainer and client are the real agents."""
+"""A client orders with delivery and loads the received state into its module; trainer and client are the real
+agents."""
 
 from __future__ import annotations
 

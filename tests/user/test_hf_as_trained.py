@@ -1,4 +1,4 @@
-"""Trainers of ordinary users, compared with their train(): what a job trains otherwise is refused."""
+"""Trainers of ordinary users, compared with their train(): a trainer that a job would train differently is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Head(torch.nn.Module):
 
 
 class Mean(InOrder):
-    """Says that its loss is a mean, which train() divides by the number of batches."""
+    """Declares that its loss is a mean, which train() divides by the number of batches."""
 
     loss_is_scaled_for_ga = False
 
@@ -78,7 +78,7 @@ MORE = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_
         (gpt, {"collator": causal, "label_smoothing_factor": 0.1, "lr_scheduler_type": "polynomial"}),
     ],
 )
-def test_what_a_job_trains_is_what_the_trainer_trains(make, options, tmp_path) -> None:
+def test_a_job_trains_as_the_trainer_does(make, options, tmp_path) -> None:
     compare(lambda: trainer(tmp_path / "hf", make(), **options), tmp_path / "run")
 
 

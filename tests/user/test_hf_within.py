@@ -1,5 +1,5 @@
-"""What a compute_loss reads of its trainer, and callbacks: constants can be read, all else is refused by name and
-line."""
+"""A compute_loss may read constants of its trainer. Other reads, and callbacks that a job does not call, are refused by
+name and line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reading(folder, read, kind=Reading, **options):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_loss_that_reads_what_changes_between_steps_is_refused(name: str, tmp_path) -> None:
+def test_a_loss_that_reads_a_value_that_changes_between_steps_is_refused(name: str, tmp_path) -> None:
     made = reading(tmp_path, REFUSED[name])
     with pytest.raises(vgame.JobFileError) as error:
         vgame.prepare(job_from(made), validate=0)
@@ -88,7 +88,7 @@ def test_a_loss_leaves_the_trainer_as_it_was(tmp_path) -> None:
 
 
 class Annealing(Reading):
-    """Changes in log what the loss reads."""
+    """Its method `log` changes values that the loss reads."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -157,7 +157,7 @@ class IntoAHeap(Reading):
         (Counting, "seen", lambda own: 1.0 + own.seen),
     ],
 )
-def test_a_loss_that_reads_what_the_trainers_other_methods_change_is_refused(kind, name, read, tmp_path) -> None:
+def test_a_loss_that_reads_a_value_that_another_method_changes_is_refused(kind, name, read, tmp_path) -> None:
     with pytest.raises(vgame.JobFileError, match=rf"compute_loss uses {name}, test_hf_within.py line \d+"):
         vgame.prepare(job_from(reading(tmp_path, read, kind)), validate=0)
 
@@ -295,7 +295,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Reporting(InOrder):
-    """As many trainers: a loss leaves values for the log."""
+    """As in many trainers, the loss leaves values for the log."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

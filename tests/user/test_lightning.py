@@ -108,7 +108,7 @@ class Counting(Net):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_results_kept_by_a_module_are_refused_with_what_to_do(tmp_path) -> None:
+def test_results_kept_by_a_module_are_refused_with_a_remedy(tmp_path) -> None:
     with pytest.raises(vgame.VgameError, match=r"`losses.1` .* lists of results belong beside the loss: vgame.train"):
         vgame.prepare(job_from(Counting(), Data(), trainer(tmp_path)))
 

@@ -113,7 +113,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_a_model_does_is_named_with_the_users_line(name: str) -> None:
+def test_unsupported_code_of_a_model_is_named_with_the_users_line(name: str) -> None:
     make, sentence = MODELS[name]
     model = make()
     refused(lambda m, b: F.cross_entropy(m(b["y" if name == "max_norm" else "x"]), b["y"]), sentence, model)

@@ -191,7 +191,7 @@ def grown(tmp_path: Path, rows: int) -> int:
 
 @pytest.mark.wide
 def test_a_large_file_is_trained_in_little_memory(tmp_path: Path) -> None:
-    # the file has 512 MiB; most of what is added is compiled code and torch
+    # the file has 512 MiB; most of the additional memory is compiled code and torch
     assert grown(tmp_path, 2**17) < 450 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""What a job does otherwise than a loop, and says: a model in evaluation mode, a training that diverged."""
+"""Warnings where a job differs from a loop: a model in evaluation mode, a training that diverged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Dropped(nn.Module):
         ([Dropped()], "Dropped"),
     ],
 )
-def test_a_model_in_evaluation_mode_is_warned_of(inner: list[nn.Module], named: str) -> None:
+def test_a_model_in_evaluation_mode_gives_a_warning(inner: list[nn.Module], named: str) -> None:
     with pytest.warns(UserWarning, match=f"evaluation mode.* is trained in training mode, with {named}"):
         vgame.prepare(vgame.Job(task(network(*inner).eval()), steps=2))
 
@@ -53,7 +53,7 @@ class Pooled(nn.Module):
         return x * self.p
 
 
-def test_where_modes_do_not_matter_nothing_is_said() -> None:
+def test_a_mode_that_does_not_matter_gives_no_warning() -> None:
     partly = network(nn.BatchNorm1d(16))
     partly[1].eval()
     with warnings.catch_warnings():
@@ -67,8 +67,8 @@ def test_where_modes_do_not_matter_nothing_is_said() -> None:
             vgame.prepare(vgame.Job(task(model), steps=2))
 
 
-def test_a_training_that_diverges_is_warned_of(tmp_path: Path) -> None:
-    """A batch without a label has a loss of nan, after which a loop of torch goes on."""
+def test_a_training_that_diverges_gives_a_warning(tmp_path: Path) -> None:
+    """A batch without a label has a loss of nan; a loop of torch continues after it."""
     labels = torch.arange(32) % 3
     labels[16:24] = -100
     bundle = vgame.prepare(vgame.Job(task(network(nn.Tanh()), labels), steps=4, interval=1), validate=0)

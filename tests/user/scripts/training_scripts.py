@@ -37,7 +37,7 @@ class Script:
 
     @property
     def lines(self) -> int:
-        """Of the function, without the line that enters it."""
+        """The lines of the function, without the decorator that enters it into the table."""
         return len(inspect.getsource(self.make).splitlines()) - 1
 
 
