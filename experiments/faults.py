@@ -170,7 +170,7 @@ MUTANTS = (
         "VerificationGame.sol", "if (msg.sender == job.spec.guardian) (job.guarded", "if (false) (job.guarded", PAYMENTS
     ),
     Mutant("VerificationGame.sol", "revert AlreadyDisputed();", "{}", PAYMENTS),
-    # moves say where they stand
+    # moves name their position
     Mutant("Turns.sol", "if (position != place) revert Elsewhere(position, place);", "", BEARER),
     Mutant("VerificationGame.sol", "_expect(trace, _traces[id][_stepOf(d)]);", "", BEARER),
     Mutant("Descent.sol", "if (entry == Level.Trace) _expect(basis.segment, _segments[id][c]);", "", BEARER),
@@ -215,7 +215,7 @@ MUTANTS = (
     # a "diverged" claim
     Mutant("Settlement.sol", "if (!finite || post.element >= elements)", "if (post.element >= elements)"),
     Mutant("Settlement.sol", "_checkCheckpoint(job, full, post.prior, post.priorPath);", ""),
-    # money, and what was known
+    # money
     Mutant("Settlement.sol", "+= pay + job.spec.trainerBond;", "+= pay;"),
     Mutant("Settlement.sol", "credits[job.client] += job.spec.reward - pay;", ""),
     Mutant(
@@ -224,10 +224,10 @@ MUTANTS = (
         "emit Refunded",
     ),
     Mutant("Settlement.sol", "if (!created) credits[job.client] += _burnHalf(job.spec.trainerBond);", ""),
-    # the least that an order may say
+    # the least values of an order
     Mutant("Settlement.sol", " || spec.trainerBond < spec.reward", ""),
     Mutant("Settlement.sol", "spec.trainerBudget < spec.slot", "spec.trainerBudget == 0"),
-    # gas has a price there
+    # on anvil gas has a price
     Mutant("Settlement.sol", "spec.auditorBond < least", "false", ("tests/node/test_anvil.py",)),
     # trees
     Mutant("Records.sol", "if (k == 0) revert NoTerms();", "", TWIN),
@@ -274,7 +274,7 @@ MUTANTS = (
     ),
     Mutant("arithmetic/Grid.sol", "-117 - int256(bits)", "-118 - int256(bits)", LOGGED),
     Mutant("arithmetic/Grid.sol", "if (shift > 80) return", "if (shift > 30) return", LOGGED),
-    # what is published, batches, delegates, the parts
+    # published content, batches, delegates, the parts
     Mutant("VerificationGame.sol", "uint256(kind), height, children);", "uint256(kind), height, children[:0]);", LATER),
     Mutant("VerificationGame.sol", "height, post.children);", "height, post.firstPath);", LATER),
     Mutant("VerificationGame.sol", "emit LeafOpened(id, node, words);", "emit LeafOpened(id, node, words[1:]);", LATER),

@@ -1,13 +1,13 @@
 """Plant one fault at a time in the contracts and see whether the tests notice: which faults are caught, by which test.
 
-In: contracts/. Out: docs/mutants.json: per fault the file, what was changed, the first test that failed (null: it
+In: contracts/. Out: docs/mutants.json: per fault the file, the change, the first test that failed (null: the fault
 survived), the seconds of processor time, and the last commit that changed contracts/. Works in a temporary copy of the
-tracked files. `--only N..M` plays a range (or several, with commas), `--new` what these contracts have not caught yet:
-a long run can be cut into pieces, and two may run beside each other.
+tracked files. `--only N..M` plays a range (or several, with commas), `--new` the faults that no test has caught in
+these contracts: so a long run can be divided, and two runs may work at the same time.
 
-A contract is compiled again where the fault changes its intermediate code, with the settings of scripts/compile.py, by
-a compiler that stays. Tests are forks of a process that has loaded what they import. The test that caught a fault last
-time runs first; and each test that catches one has to pass without it.
+A contract is compiled again if the fault changes its intermediate code, with the settings of scripts/compile.py, by a
+compiler process that is kept. Tests are forks of a process that has loaded their imports. The test that caught a fault
+last time runs first; and each test that catches one has to pass without it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def copy_repository(to: Path) -> None:
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, to / name)
     (ROOT / "build").mkdir(exist_ok=True)
-    for shared in ("node_modules", "build"):  # what is in build/contracts goes by the hash of its sources
+    for shared in ("node_modules", "build"):  # files in build/contracts are found by the hash of their sources
         (to / shared).symlink_to(ROOT / shared)
 
 
@@ -55,16 +55,16 @@ def revision() -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-#: Ends of pytest.
+#: Exit codes of pytest.
 PASSED, NOT_FOUND, NOTHING_RUN = 0, 4, 5
 
 
 class Unchanged(Exception):
-    """The contract's intermediate code is what it is without a fault."""
+    """The contract's intermediate code is the same as without a fault."""
 
 
 class Compiler:
-    """One that stays, for scripts/compile.py of a copy, which starts one for each contract."""
+    """A compiler process that is kept, for scripts/compile.py of a copy, which would start one for each contract."""
 
     def __init__(self, place: Path) -> None:
         sys.path.insert(0, str(place / "scripts"))
@@ -78,13 +78,13 @@ class Compiler:
         self.intact: dict[str, str | None] = {}
 
     def learn(self, name: str) -> None:
-        """The intermediate code that it has now is the intact one."""
+        """Take the contract's current intermediate code as the intact one."""
         if name not in self.intact:
             self.intact[name] = None
             assert self.artifact(name) is None
 
     def artifact(self, name: str) -> bytes | None:
-        """What belongs in vgame/chain/artifacts; None if its intermediate code is the intact one."""
+        """The contract's file for vgame/chain/artifacts; None if its intermediate code is the intact one."""
         try:
             contract = self.script.compile_sources([self.sources[name]])[name]
         except Unchanged:
@@ -95,7 +95,7 @@ class Compiler:
         return (json.dumps(contract, indent=1, sort_keys=True) + "\n").encode()
 
     def compile_standard(self, given: dict, **_: object) -> dict:
-        """Twin: solcx.compile_standard, of the contract that the source is named after alone."""
+        """Twin: solcx.compile_standard, only of the contract with the name of the source."""
         (source,) = given["sources"]
         if (name := Path(source).stem) in self.intact:
             code = renumbered(self._ask(given, ["ir"])[source])
@@ -122,14 +122,15 @@ class Compiler:
 
 
 def renumbered(contracts: dict) -> str:
-    """The contract's intermediate code; numbers in names, which go by places in the sources, go by their first use."""
+    """The contract's intermediate code. Numbers in names depend on positions in the sources; here they follow the order
+    of first use."""
     (contract,) = contracts.values()
     numbers: dict[str, str] = {}
     return re.sub(r"_\d+", lambda found: numbers.setdefault(found[0], f"_{len(numbers)}"), contract["ir"])
 
 
 class Tests:
-    """Those of a copy, as `make test` runs them."""
+    """The tests of a copy, run as by `make test`."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -137,7 +138,7 @@ class Tests:
         os.environ |= {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
 
     def first_failure(self, tests: tuple[str, ...], fine: tuple[int, ...] = (PASSED,)) -> str | None:
-        """None if pytest ends as it may."""
+        """The first failing test; None if pytest ends with an exit code in `fine`."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not nightly", *tests]
         pipes = {"stdout": forked.PIPE, "stderr": forked.PIPE, "text": True}
         with forked.Popen(command, cwd=self.place, **pipes) as process:
@@ -161,14 +162,14 @@ def failure(printed: str) -> str | None:
 
 
 def play(compiler: Compiler, tests: Tests, mutant: Mutant, before: str | None) -> str | None:
-    """The test that fails; of all that should notice, `before` runs first."""
+    """The test that catches the fault, or None. `before` runs first, then all tests that should notice the fault."""
     path = tests.place / "contracts" / mutant.file
     intact = path.read_text()
     if mutant.old not in intact:
         raise SystemExit(f"{mutant.file} no longer contains {mutant.old!r}; bring experiments/faults.py up to date")
     artifacts = tests.place / "vgame/chain/artifacts"
     reached = [name for name, sources in compiler.reached.items() if path in sources]
-    for name in reached if len(reached) > 1 else ():  # one alone is as quickly compiled as compared
+    for name in reached if len(reached) > 1 else ():  # to compile a single contract is as fast as to compare it
         compiler.learn(name)
     path.write_text(intact.replace(mutant.old, mutant.new, 1))
     made = {artifacts / f"{n}.json": data for n in reached if (data := compiler.artifact(n))}
@@ -190,7 +191,7 @@ def play(compiler: Compiler, tests: Tests, mutant: Mutant, before: str | None) -
 
 
 def seconds(compiler: Compiler) -> float:
-    """Of processor time that this process, the compiler and the tests that have ended took until now."""
+    """Processor time so far of this process, the compiler and the tests that have ended."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return compiler.seconds() + sum(u.ru_utime + u.ru_stime for u in used)
 
@@ -204,8 +205,8 @@ def recorded() -> dict[tuple[str, str, str], dict]:
 
 
 def write(result: dict) -> None:
-    """Add to the record, which another process may change too. What older contracts were played with stays until it is
-    played again; it does not count."""
+    """Add to the record, which another process may change too. An entry of older contracts stays until its fault is
+    played again, but is not counted."""
     with open(ROOT / "build" / "mutants.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = recorded() | {key(result): result}

@@ -158,10 +158,10 @@ def run(bundle: Path, world: int, arguments: argparse.Namespace) -> list[dict]:
         subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=os.environ | meet | {"RANK": str(rank)})
         for rank in range(world)
     ]
-    told = [rank.communicate()[0] for rank in ranks]
+    outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
         sys.exit(f"a rank of {world} on {bundle} failed")
-    return [json.loads(text) for text in told]
+    return [json.loads(text) for text in outputs]
 
 
 def work(folder: Path, steps: int) -> dict:
@@ -182,25 +182,25 @@ def alone(bundle: Bundle, steps: int) -> dict:
     """The results of a run without ranks."""
     executor = Executor(bundle.program, bundle.data, bundle.scalars, bundle.seed, bundle.mode)
     state, seconds = stepped(executor, executor.initial(bundle.state), steps)
-    told = {"bytes": 0, "exchanges": 0, "work_shared": 0.0, "parameters": parameters(bundle), "seconds": seconds}
+    result = {"bytes": 0, "exchanges": 0, "work_shared": 0.0, "parameters": parameters(bundle), "seconds": seconds}
     start = time.perf_counter()
     root = tensors_root(Kind.STATE, state).hex()
     seconds = round(time.perf_counter() - start, 3)
-    return told | {"state": sum(t.numel() for t in state), "root": root, "seconds_hashing": seconds}
+    return result | {"state": sum(t.numel() for t in state), "root": root, "seconds_hashing": seconds}
 
 
 def shared(bundle: Bundle, group: Group, steps: int) -> dict:
     """The results of one of several ranks."""
     executor = rank_executor(bundle, "cpu", group)
     state, seconds = stepped(executor, executor.to_device(bundle.state), steps)
-    told = {"bytes": group.sent // steps, "parameters": parameters(bundle), "seconds": seconds}
-    told |= {"exchanges": sum(isinstance(op, Exchange) for op in executor.program.operators)}
-    told |= {"work_shared": round(shared_work(bundle.program, executor.plan.nodes), 4)}
-    told |= {"state": sum(t.numel() for t in state)}
+    result = {"bytes": group.sent // steps, "parameters": parameters(bundle), "seconds": seconds}
+    result |= {"exchanges": sum(isinstance(op, Exchange) for op in executor.program.operators)}
+    result |= {"work_shared": round(shared_work(bundle.program, executor.plan.nodes), 4)}
+    result |= {"state": sum(t.numel() for t in state)}
     start = time.perf_counter()
     roots = executor.roots(state)  # on rank 0
-    told |= {"seconds_hashing": round(time.perf_counter() - start, 3)}
-    return told | {"root": fold(Kind.STATE, roots, tree_height(len(roots))).hex() if roots else None}
+    result |= {"seconds_hashing": round(time.perf_counter() - start, 3)}
+    return result | {"root": fold(Kind.STATE, roots, tree_height(len(roots))).hex() if roots else None}
 
 
 def parameters(bundle: Bundle) -> int:

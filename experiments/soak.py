@@ -77,12 +77,12 @@ class Life:
     kills: int = 0
     ended: int = 0  # number of ends with an error, for example during an outage at its start
     orders: dict[str, Any] = field(default_factory=dict)
-    heard: list[dict] = field(default_factory=list)
+    reported: list[dict] = field(default_factory=list)
     memory: list[tuple[float, float]] = field(default_factory=list)
 
     def start(self) -> None:
         log = self.log / f"{self.name}-{self.kills}-{self.ended}.log"
-        self.role, self.memory = Role(self.name, self.arguments, log, self.key, self.heard.append), []
+        self.role, self.memory = Role(self.name, self.arguments, log, self.key, self.reported.append), []
         if self.orders:
             self.role.order(**self.orders)
 

@@ -169,8 +169,8 @@ def main() -> None:
         work = partial(_work, zoo=options.zoo, seconds=options.seconds)
         for name, result in pool.imap_unordered(work, names):
             found[name] = result
-            told = {k: v for k, v in result.items() if k in ("differs", "refused", "crashed", "unchecked", "seconds")}
-            print(name, told, flush=True)
+            shown = {k: v for k, v in result.items() if k in ("differs", "refused", "crashed", "unchecked", "seconds")}
+            print(name, shown, flush=True)
             options.out.write_text(json.dumps(found, indent=1))
             if time.monotonic() > deadline:
                 print("out of time: run again to go on")

@@ -27,8 +27,8 @@ def compare(contestants: Contestants, seconds: float = 3.0) -> dict:
 
 
 def ratios(turns: dict[str, Turn], seconds: float = 3.0) -> dict:
-    """Milliseconds of each, and the first one's time over each other's: medians over the rounds, after one that does
-    not count."""
+    """Milliseconds of each, and the first one's time divided by each other one's: medians over the rounds, after a
+    warm-up round."""
     for turn in turns.values():
         turn()
     times, end = {name: [] for name in turns}, time.perf_counter() + seconds

@@ -8,7 +8,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-CHAINS = 12  # independent sums, enough to hide the latency
+CHAINS = 12  # independent sums, enough to hide the latency of one
 
 
 @cache
@@ -46,7 +46,7 @@ end:
 
 @cache
 def _compiled() -> tuple[object, object]:
-    """The function, and what holds its machine code."""
+    """The function, and the engine that owns its machine code."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()
@@ -60,7 +60,7 @@ def _compiled() -> tuple[object, object]:
 
 
 def multiply_adds(count: int, threads: int) -> None:
-    """So many, shared by threads."""
+    """Compute `count` multiply-adds, shared by threads."""
     burn, _ = _compiled()
     times = max(1, count // (lanes() * CHAINS * threads))
     with ThreadPoolExecutor(threads) as pool:

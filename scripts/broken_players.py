@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how many seeds the simulator needs to find players with one rule broken (docs/simulation.md), from the first
-seed of five disjoint ranges: `broken_players.py LIMIT` plays on, in each range up to LIMIT seeds, and keeps what it
-finds in docs/broken_players.json. It may be ended at any time and begun again. `--tests` writes the seeds that
+seed of five disjoint ranges: `broken_players.py LIMIT` continues the play of each range up to LIMIT seeds, with the
+results in docs/broken_players.json. It can be stopped at any time and continued later. `--tests` writes the seeds that
 tests play first (tests/simulation/broken_seeds.json).
 """
 
@@ -28,11 +28,11 @@ from tape import Tape  # isort: skip
 RESULTS = ROOT / "docs" / "broken_players.json"
 PLAYERS: dict[str, Any] = {**CASTS, **BROKEN}
 RANGES = tuple(range(0, 500_000, 100_000))  # their first seeds
-TURN = 5  # seeds of one player and range, until others have theirs
+TURN = 5  # seeds of one player and range, before those of the next
 
 
 def play(entry: dict[str, Any]) -> dict[str, Any]:
-    """The same entry, some seeds further, or up to the first that finds the player."""
+    """The same entry after TURN more seeds, or after the first seed that finds the player."""
     begin, broken = time.monotonic(), PLAYERS[entry["player"]]
     for _ in range(TURN):
         tape = Tape(entry["from"] + entry["played"])
@@ -50,7 +50,7 @@ def kind(player: str) -> str:
 
 
 def load() -> list[dict[str, Any]]:
-    """What is known of these commits; of each player and range one entry."""
+    """One entry for each player and range: the recorded one if it is of the current commit, else an empty one."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     now = {name: commit(kind(name)) for name in PLAYERS}
     kept = {(e["player"], e["from"]): e for e in known if e["commit"] == now.get(e["player"])}
@@ -80,7 +80,7 @@ def measure(limit: int, workers: int) -> list[dict[str, Any]]:
 
 
 def seeds_of_tests(limit: int, workers: int) -> None:
-    """Write a seed that finds each player; what is written already is played first, and stays if none is found."""
+    """Write a seed that finds each player. The written seed is played first, and kept if no seed finds the player."""
     found = {kind: {**broken_seeds.known()[kind]} for kind in broken_seeds.PLAYERS}
     players = [(kind, name, limit) for kind, names in broken_seeds.PLAYERS.items() for name in names]
     with get_context("fork").Pool(workers, quieten) as pool:

@@ -1,4 +1,4 @@
-"""The code in a Python file: a change of comments and docstrings alone is no change of it."""
+"""The code of a Python file: a change of comments and docstrings alone is no change of code."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def _read(path: Path) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    """Its output; empty where it fails, as for a file that a commit does not have."""
+    """The output of git; empty if it fails, for example for a file that a commit does not have."""
     return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, errors="replace").stdout

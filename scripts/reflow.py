@@ -17,7 +17,7 @@ WHOLE = re.compile(
     r"\s*(?:[|#<>]|!!!|\?\?\?|\[\^?[^\]]+\]:|---|===)"
 )  # a line of a table, heading, HTML, quotation ...
 WORD = re.compile(r"(?:!?\[[^\]]*\]\([^)]*\)|`[^`]*`|\$[^$\s][^$]*\$|\S)+")  # with its code spans, links and formulas
-MARKER = re.compile(r"(?:[-*+#>|=]|\d+[.)]$)")  # what must not begin a line: Markdown would read a list or a heading
+MARKER = re.compile(r"(?:[-*+#>|=]|\d+[.)]$)")  # must not begin a line: Markdown would read a list or a heading
 
 
 def blocks(text: str) -> Iterator[tuple[bool, list[str]]]:

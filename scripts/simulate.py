@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Play seeds of the simulator (docs/simulation.md): `simulate.py FROM COUNT` plays those of a range that were not
-played on this commit, and adds them to docs/simulation.json; a seed that fails is printed with the shortest tape that
-fails too. `--tape HEX` plays a tape again, `--seed N` a seed, and prints the story. `--sales`: of
-deliveries; `--several`: each role is played twice, at a hostile node too; `--endpoints`: each role asks three nodes, of
-which one is hostile; `--bonuses`: of bonuses.
+"""Play seeds of the simulator (docs/simulation.md): `simulate.py FROM COUNT` plays the seeds of a range that were not
+yet played on this commit, and adds them to docs/simulation.json; a failing seed is printed with the shortest tape that
+fails too. `--tape HEX` plays a tape again, `--seed N` a seed, and prints the story. `--sales`: stories of deliveries;
+`--several`: each role is played twice, once with a hostile node; `--endpoints`: each role queries three nodes, one of
+which is hostile; `--bonuses`: stories of bonuses.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ OF_DELIVERIES = ("sale", "bazaar")  # kinds
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")
 SALES = ("vgame/agents/delivery.py", *(f"tests/simulation/{name}.py" for name in OF_SALES))
 UNSOLD = tuple(f"tests/simulation/{name}.py" for name in OF_SALES if name != "market")
-HTTP = ("vgame/chain/http.py",)  # nor does a role with one endpoint run this in a story of disputes
-LOOKS = ("vgame/chain/look.py", "vgame/chain/turns.py")  # of this one a role with one endpoint runs only the last lines
+HTTP = ("vgame/chain/http.py",)  # not run by a role with one endpoint in a story of disputes
+LOOKS = ("vgame/chain/look.py", "vgame/chain/turns.py")  # of turns.py a role with one endpoint runs only the last lines
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
 TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # a role has several endpoints
 UNUSED = {
@@ -66,7 +66,7 @@ UNUSED = {
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
 BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*", ":(exclude)contracts/findings.toml")
-#: A bonus needs a bundle, a run and the escrow beside all this.
+#: A story of a bonus also needs a bundle, a run and the escrow.
 WHOLE = tuple(f"vgame/{name}" for name in ("api_bonus.py", "api_evaluation.py", "execute", "runs", "tasks", "program"))
 STORIES: dict[str, type[Story]] = {
     "dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus, "bazaar": Bazaar, "bonus": Bonuses,
@@ -80,7 +80,7 @@ PART = 500  # seeds between two records
 
 
 def play(tape: Tape, inside: bool, kind: str) -> tuple[list[str], Story]:
-    """What went wrong in a story."""
+    """Play a story: its failures, and the story."""
     story = STORIES[kind](tape, inside)
     return story.play(), story
 
@@ -91,7 +91,7 @@ def explain(tape: Tape, inside: bool, kind: str) -> None:
 
 
 def commit(kind: str) -> str:
-    """The last one that changed code which is played; with a + where the checkout differs from it."""
+    """The last commit that changed code of these stories; with a + if the checkout differs from it."""
     own = (
         *(("vgame/delivery",) if kind in OF_DELIVERIES else ()),
         *((*WHOLE, "tests/game/bonus_stage.py") if kind == "bonus" else ()),
@@ -101,7 +101,8 @@ def commit(kind: str) -> str:
 
 
 def record(line: dict[str, Any]) -> None:
-    """One line a range; it goes on with one of the same commit that ends where it begins."""
+    """Add a range to the record: to the entry of the same commit that ends where the range begins, or as a new
+    entry."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     for old in known:
         if all(old[key] == line[key] for key in SAME) and old["from"] + old["count"] == line["from"]:
@@ -113,14 +114,14 @@ def record(line: dict[str, Any]) -> None:
 
 
 def is_known(seed: int, same: dict[str, Any]) -> bool:
-    """Was it played on this commit?"""
+    """Whether the seed was played on this commit."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     ranges = [range(old["from"], old["from"] + old["count"]) for old in known if same.items() <= old.items()]
     return any(seed in played for played in ranges)
 
 
 def judge(inside: bool, kind: str, seed: int) -> str:
-    """What went wrong with a seed, and the shortest tape with which it does too; empty if nothing did."""
+    """The failures of a seed, and the shortest tape that fails too; empty without a failure."""
     found, story = play(Tape(seed), inside, kind)
     if not found:
         return ""
@@ -130,14 +131,14 @@ def judge(inside: bool, kind: str, seed: int) -> str:
 
 
 def quieten() -> None:
-    """Begin a worker: no warnings of players, and no garbage collection of what lives as long as it does."""
+    """Set up a worker: no warnings of players, and no garbage collection of objects that live as long as the worker."""
     logging.disable(logging.WARNING)
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def run(seeds: range, inside: bool, kind: str, workers: int) -> int:
-    """Part by part, so that it can be ended at any time and begun again."""
+    """Play part by part, so that the command can be stopped at any time and continued later."""
     begin, failures, played = time.monotonic(), 0, 0
     same = {"inside": inside, "commit": commit(kind), "story": kind}
     with get_context("fork").Pool(workers, quieten) as pool:
