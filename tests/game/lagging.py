@@ -1,4 +1,4 @@
-"""A chain whose node lags or stands still, and an auditor on it."""
+"""A chain whose node lags or is stalled, and an auditor on it."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_crowd_at_the_segments_cannot_run_the_trainer_out_of_time_at_the_run_l
     d = play.dispute(crowd)
     assert (d.level, d.height) == (Level.RUN, 4) and play.client.turn(play.id, crowd)[0] is Turn.TRAINER
     while any(play.client.turn(play.id, n)[0] is Turn.TRAINER for n in range(play.job.disputes)):
-        play.advance(slot // 3)  # what one duty takes
+        play.advance(slot // 3)  # the time of one duty
         call = due(play.trainer)
         assert call is not None
         call.send(play.trainer.game)

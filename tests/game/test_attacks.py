@@ -32,7 +32,7 @@ from vgame.runs.training import train
 
 STEPS, INTERVAL, STRIKE = 6, 2, 4
 
-#: Attack -> what decides, at which level, in which tree the deciding dispute began.
+#: Attack -> (cause of the verdict, its level, the tree in which the deciding dispute began).
 OUTCOMES = {
     "poisoned-sample": ("element", Level.ELEMENT, Level.RUN),
     "backdoor-trigger": ("element", Level.ELEMENT, Level.RUN),

@@ -179,7 +179,7 @@ class Trial:
                     )
                 case "TracePosted":
                     self.compare_root(openings, Level.TRACE, game.trace_root(self.play.id, args["step"]), args)
-                case "PartialsPosted":  # the stored root is not shown; what is read must open it
+                case "PartialsPosted":  # the stored root is not shown; the content read must open it
                     self.open_partials(args["dispute"], view.partials(self.disputes[args["dispute"]]))
 
     def compare_root(self, openings: Openings, level: Level, stored: bytes | None, args: dict[str, Any]) -> None:

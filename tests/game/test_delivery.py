@@ -220,7 +220,7 @@ def test_decline(exchange: Exchange) -> None:
     x.request(BIG, 2, PRICE)
     burnt = x.client.burnt()
     deposit = x.state().deposits
-    for move in ("decline", "confirm"):  # decided for what another claim offered
+    for move in ("decline", "confirm"):  # a decision about the offer of another claim
         refuses("BadProof", x.client, move, x.id, b"\1" * 32)
     answer = x.answer_args()
     x.client.send("decline", x.id, x.state().offer)

@@ -69,7 +69,7 @@ def unknown(sides: Partial) -> Any:
 def test_a_small_sale_is_possible_at_less_than_four_times_the_base_fee(
     poor: Partial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers to all chunks cost four fifths of what `decline` loses, and no base fee makes them dearer."""
+    """Answers to all chunks cost four fifths of the loss by `decline`, and no base fee makes them more expensive."""
     poor.refuse = lambda *_: True
     poor.play.scene.chain.node.evm.set_balance(poor.play.client.wallet.address, 10**22)
     states = DELIVERY.program.states

@@ -46,8 +46,7 @@ def look(sides: Sides) -> None:
 
 
 def looks(sides: Partial, pause: int = 15) -> None:
-    """Looks of the client until it has confirmed or the confirm window is over; the trainer answers what is
-    requested."""
+    """Looks of the client until it has confirmed or the confirm window is over; the trainer answers all requests."""
     exchange = lambda: sides.play.client.exchange(sides.play.id)  # noqa: E731
     while sides.left > 0 and sides.play.phase is Phase.DELIVERING and not exchange().confirmed_at:
         look(sides)

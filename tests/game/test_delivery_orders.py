@@ -114,7 +114,7 @@ class Explorer:
         return key
 
     def branch(self, key: Hashable, what: str, make: Callable[[], Any]) -> None:
-        """Make a call, explore what follows, take it back."""
+        """Make a call, explore the states after it, undo it."""
         node, ghost = self.x.play.scene.chain.node, self.x.play.scene.ghost
         expected = what == "time" or self.expected(what)
         point, memory = node.snapshot(), ghost.memory()

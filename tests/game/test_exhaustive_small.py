@@ -105,7 +105,7 @@ class Explorer:
             self.silence(depth)
 
     def branch(self, player: Player, call: Call, depth: int) -> bool:
-        """Make a move, explore what follows, take it back; False if the contract does not accept it."""
+        """Make a move, explore the states after it, undo it; False if the contract does not accept it."""
         node, ghost = self.scene.chain.node, self.scene.ghost
         point, memory = node.snapshot(), ghost.memory()
         try:

@@ -179,7 +179,7 @@ class Measured:
 
 
 def processes(play: Play, monkeypatch: pytest.MonkeyPatch) -> tuple[Measured, Callable[[Path], AuditorService]]:
-    """(the run of one account, what begins a process of its auditor with a store)."""
+    """(the run of one account, a function that starts a process of its auditor with a store)."""
     first = watch(play, Limits(jobs=frozenset({play.id})))
     run = Measured(first.computation, play)
     run.computation.bundle.identity, run.computation.run = bytes(32), lambda: None

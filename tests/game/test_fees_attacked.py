@@ -85,7 +85,7 @@ def test_a_dispute_waiting_at_a_root_of_a_diverged_claim_is_refunded_its_fee(
 
 
 def test_a_mover_beside_a_place_after_the_checkpoints_pays(scene: Scene) -> None:
-    """Only the root stands for all: a node of the run tree does not contain what the claim "diverged" posts beside
+    """Only the root stands for all: a node of the run tree does not contain the posts of the claim "diverged" beside
     it."""
     play = diverged(scene, 8)
     moved = play.auditor(None, FalseAccuser, step_wanted=1)

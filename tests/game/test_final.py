@@ -133,8 +133,8 @@ def test_a_temporarily_shown_end_does_not_end_a_trainer(scene: Scene, node: Node
 def test_one_altered_field_of_a_claim_past_its_window_does_not_end_a_trainer(
     scene: Scene, node: Node, phase: Phase, behind: int
 ) -> None:
-    """All times are consistent then: only a phase shown in each look for long enough counts, whatever is declared
-    final."""
+    """All times are consistent then: only a phase shown in each look for long enough counts, even if the node declares
+    its block final."""
     play, node.behind = scene.claimed(SETUP), behind
     play.pass_window()
     undo = shown(play.trainer, lambda job: replace(job, phase=phase))

@@ -161,7 +161,7 @@ def test_a_mistaken_state_is_dismissed(scene: Scene, case: Case) -> None:
 
 
 def test_the_initial_state_cannot_be_contested(scene: Scene) -> None:
-    """I11: what the spec fixes. The auditor's first difference is S_0."""
+    """I11: the spec fixes this state. The auditor's first difference is S_0."""
     play = scene.claimed(SETUP)
     play.run_to_end(play.trainer, play.auditor(Lies(initial={(1, 0): 0}), Mistaken))
     check_dismissal(play, "timeout")

@@ -145,8 +145,8 @@ def test_reverted_stakes_behind_a_node_ten_minutes_late(end: Any, tmp_path: Path
     assert sent(scene, account) - before <= 5
 
 
-def test_reverted_stakes_behind_a_node_that_stands_still(end: Any, tmp_path: Path) -> None:
-    """Reads from a node that stands still for two hours, or a proxy that caches. The process has a receipt of its own
+def test_reverted_stakes_behind_a_stalled_node(end: Any, tmp_path: Path) -> None:
+    """Reads from a node that is stalled for two hours, or a proxy that caches. The process has a receipt of its own
     stake."""
     scene, endpoint = end
     play, account = scene.claimed(DAY, LIE), scene.wallet()

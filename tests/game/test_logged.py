@@ -82,7 +82,7 @@ def operator_called(bundle: Bundle, label: str, long: bool = False) -> int:
     )
 
 
-def test_an_honest_run_is_final_whatever_the_devices(system, bundle: Bundle, tmp_path: Path) -> None:
+def test_an_honest_run_becomes_final_on_any_devices(system, bundle: Bundle, tmp_path: Path) -> None:
     """The trainer's sums err upwards, the auditor's downwards, by almost the whole bound; accusers of a logged element
     lose."""
     with perturbed_products("up"):

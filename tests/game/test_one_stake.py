@@ -67,7 +67,7 @@ def shown_as(service: AuditorService, **changes: Any) -> Callable[[], None]:
     return end
 
 
-# ---- what an endpoint shows for a moment ----
+# ---- temporary replies of an endpoint ----
 
 
 @pytest.mark.parametrize("status", [Status.LAPSED, Status.DISMISSED, Status.WON, Status.VOID, Status.NONE])

@@ -147,7 +147,7 @@ def false_credit() -> Iterator[AuditorService]:
 
 
 def test_one_false_credit_is_not_withdrawn_for_each_job() -> None:
-    """`withdraw` is a call of the account, whatever number of jobs it plays."""
+    """`withdraw` is a call of the account, for any number of its jobs."""
     with false_credit() as service, few_transactions(service.game.chain, service.game.wallet, most=1):
         service.round()
 

@@ -124,7 +124,7 @@ def test_a_dispute_lost_by_time_is_not_opened_again(
         auditor.round()
     assert [d.status for d in play.disputes()] == [Status.LAPSED] and staked(play, auditor) == 1
     assert capsys.readouterr().out.count("ran out of time in dispute 0") == 1
-    other = play.auditor()  # whatever this one lost
+    other = play.auditor()  # though this one has lost
     assert play.run_to_end(play.trainer, other) is Phase.CONVICTED
 
 

@@ -260,7 +260,7 @@ class ToyMachine:
         return f"{self.program.operators[operator].kind.name} {operator}"
 
     def partials(self, step: int, operator: int, element: int) -> list[bytes]:
-        """Those of a cheat add up to what it shows."""
+        """A cheat's partial sums add up to the word that it shows."""
         partials = self._partials(step, operator, element)
         difference = self._combine(partials) ^ int(self.shown_words(step, operator)[element])
         for block, change in [

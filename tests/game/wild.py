@@ -21,7 +21,7 @@ class Frame:
     """The base of offsets: words, some of which are offsets of parts."""
 
     words: list[bytes | Frame] = field(default_factory=list)
-    head: bytes = b""  # a length, in front of what offsets count from
+    head: bytes = b""  # a length, before the base of the offsets
     tail: bytes = b""  # unaligned bytes behind
 
     @property

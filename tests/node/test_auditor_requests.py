@@ -17,7 +17,7 @@ from vgame.agents.named_jobs import Limits
 from vgame.agents.retry import QUIET_ROUND
 from vgame.dispute.trainer import Trainer
 
-KEPT = ("vgame", "web3")  # what they allocate, and not the proxy, which lives here too
+KEPT = ("vgame", "web3")  # only their allocations are measured: the proxy lives in this process too
 MOST_REQUESTS, MOST_CALLS = 12, 60  # a minute
 
 
@@ -27,7 +27,7 @@ def test_a_quiet_claim_costs_few_requests(some_scene: Scene, monkeypatch: pytest
         client = frozenset({t.play.client.wallet.address})
         limits = {"job": Limits(jobs=frozenset({t.play.id})), "client": Limits(clients=client), "hunt": Limits(hunt=1)}
         service = watch(t.play, limits[how], game=t.seat(Trainer).game)
-        for _ in range(20):  # until the claims of the tests before are read, and those that are final left out
+        for _ in range(20):  # until claims of earlier tests are read, and the final ones dropped
             service.round()
         calls: list[Request] = []
         t.proxy.lie = staticmethod(lambda queries, truth: calls.append(queries) or truth())

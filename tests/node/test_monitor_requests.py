@@ -29,7 +29,7 @@ class Counting(Proxy):
 
 
 def looks(proxy: Any, game: Game, account: str) -> tuple[int, list[Any]]:
-    list(alarms(game, account))  # the first one reads what is old
+    list(alarms(game, account))  # the first look reads the old data
     before = proxy.count
     found = list(alarms(game, account))
     return proxy.count - before, found

@@ -151,7 +151,7 @@ class RemembersTheClosed(Trainer):
 
 
 class AnswersOnce(Trainer):
-    """What was sent needs not be sent again."""
+    """It answers each position once, though a reorganisation may undo the answer."""
 
     def answer(self, job: Job, number: int, d: Dispute) -> bool:
         sent = self.__dict__.setdefault("sent", set())
@@ -185,7 +185,7 @@ class AccusesAll(Auditor):
 
 
 class MovesOnce(Auditor):
-    """What was sent needs not be sent again."""
+    """It makes each move once, though a reorganisation may undo it."""
 
     def name(self, move: str, number: int, d: Dispute, *args: object) -> bool:
         sent = self.__dict__.setdefault("sent", set())

@@ -93,7 +93,7 @@ class Empty(buying.Buyer):
         return None
 
 
-# ---- what answers cost ----
+# ---- the cost of answers ----
 
 
 def without_bound(s: Snapshot, gas: rules.Gas) -> int:

@@ -27,7 +27,7 @@ from vgame.chain.records import NOBODY, JobSpec, Phase
 AMOUNT = ETHER
 NAME = b"a trained model".ljust(32, b"\0")
 WRONG = b"\x66" * 32
-#: What is wrong with a bonus that `check` has to refuse.
+#: Faults of a bonus, for each of which `check` has to refuse it.
 TRAPS = ("mark", "low mark", "window", "interval", "job", "places", "clocks", "data", "layout", "size", "bond")
 MANNERS = ("plain", "nothing", "trains", "early", "late", "gives up")
 

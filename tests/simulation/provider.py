@@ -59,7 +59,7 @@ class Provider(Mortal):
         self.false, self.calm, self.ahead, self.factor = 0.0, 0.0, 0, (1, 1)  # a moment of false replies
         self.killed = False
 
-    # ---- what goes wrong ----
+    # ---- faults ----
 
     def trouble(self) -> None:
         """Draw faults at each block; for the trainer only during a delivery, because the clocks of disputes do not

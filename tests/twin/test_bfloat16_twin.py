@@ -36,7 +36,7 @@ def tie(random: Random) -> tuple[int, int]:
     """Operands whose sum, product or quotient is a midpoint, exactly or up to a tiny term far below binary32."""
     a = midpoint(random) & 0xFFFF0000 | random.choice((0, 0x8000))
     match random.randrange(6):
-        case 4 | 5:  # factors, or divisor and dividend, of what binary32 rounds to a midpoint
+        case 4 | 5:  # factors, or divisor and dividend, of a value that binary32 rounds to a midpoint
             m, x = (
                 build(0, random.randrange(100, 150), random.getrandbits(7) << 16 | 0x8000),
                 build(0, 127, random.getrandbits(23)),

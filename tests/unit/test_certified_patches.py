@@ -150,7 +150,7 @@ def test_folded_operands_are_read_in_any_runs(family, width, turned, monkeypatch
 @families
 @pytest.mark.parametrize("height", [7, 30, 300])
 def test_folded_sums_are_their_copies(family, height, monkeypatch):
-    """Channels of images in front: what batch normalisation sums. Short runs, runs, runs of several blocks."""
+    """Channels of images in front, as in the sums of batch normalisation. Short runs, runs, runs of several blocks."""
     monkeypatch.setattr(folded, "LEAST", 0)
     view = draw(family, 6, 5, height, 7).permute(1, 0, 2, 3)
     matrix = folded.fold(view, (1, 5, 42 * height))
@@ -227,7 +227,7 @@ def test_any_strides(sizes, order):
 
 
 def test_the_bound_of_a_sum_is_needed(monkeypatch):
-    """Red twin: without a bound, sums next to a midpoint keep what the first rounding made of them."""
+    """Red twin: without a bound, sums next to a midpoint keep the error of the first rounding."""
     a = torch.tensor([[2.0**24, 1.0, 2.0**-149], [2.0**24 + 2, 1.0, -(2.0**-149)]])
     with compiled_loops(False):
         passes = sum_rows(a)

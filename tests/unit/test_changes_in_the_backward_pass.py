@@ -221,7 +221,7 @@ def test_a_checkpoint_is_captured(reentrant: bool) -> None:
     assert captured(nn.Linear(6, 3), loss, lambda o: [Annealed(o, held)])
 
 
-def test_a_checkpoint_in_turns_sets_again_what_the_forward_pass_sets() -> None:
+def test_a_checkpoint_in_turns_may_repeat_the_changes_of_the_forward_pass() -> None:
     class Part(nn.Module):
         def __init__(self) -> None:
             super().__init__()

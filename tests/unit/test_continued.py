@@ -1,4 +1,4 @@
-"""Jobs that continue a run, compared with a loop of torch's that goes on with the same model and optimizer."""
+"""Jobs that continue a run, compared with a torch loop that continues with the same model and optimizer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def by_torch(make: Callable, jobs: list[tuple[int, Frozen]]) -> nn.Module:
     ],
 )  # fmt: skip
 def test_frozen_counts_the_steps_of_its_own_job(make: Callable, frozen: list[Frozen], tmp_path: Path) -> None:
-    """And the optimizer's counts of a parameter go on from those of the run."""
+    """The optimizer's counts of a parameter continue those of the run."""
     run = None
     for number, each in enumerate(frozen):
         run = trained(tmp_path / str(number), make, 3, run and run.folder, frozen=each)
@@ -128,7 +128,7 @@ def test_the_optimizer_of_an_older_or_damaged_run(tmp_path: Path) -> None:
         ({"order": "streams"}, {}, False),
     ],
 )
-def test_an_order_goes_on_with_the_same_data_only(first: dict, second: dict, goes_on: bool, tmp_path: Path) -> None:
+def test_an_order_continues_with_the_same_data_only(first: dict, second: dict, goes_on: bool, tmp_path: Path) -> None:
     make = OPTIMIZERS["sgd"]
     run = trained(tmp_path / "run", make, 1, **first)
     more = trained(tmp_path / "more", make, 1, run, **second)
@@ -137,7 +137,7 @@ def test_an_order_goes_on_with_the_same_data_only(first: dict, second: dict, goe
 
 
 def test_new_schedulers_of_a_continued_run_are_warned_of(tmp_path: Path) -> None:
-    """They go on where the run ended; new ones of a loop of torch's start again."""
+    """They continue where the run ended; new ones in a torch loop start again."""
     run = trained(tmp_path / "run", OPTIMIZERS["sgd"], 3)
 
     def second(initial: object) -> torch.Tensor:

@@ -45,7 +45,7 @@ def chunks(count: int, price: int = BASE, **fields: int) -> list[Request]:
     return [replace(ASKED, index=i, tensor=0, chunk=i, price=price, **fields) for i in range(count)]
 
 
-def test_the_budget_is_what_the_client_loses_without_the_answers() -> None:
+def test_the_budget_is_the_clients_loss_without_the_answers() -> None:
     assert budget(at(UNTIL - 1)) == LOSS
     assert budget(at(UNTIL + 1)) == SPEC.reward == budget(at(UNTIL - 1, confirmed_at=UNTIL - 5))
 

@@ -206,7 +206,7 @@ def test_data_of_an_endpoint_are_written_only_at_their_place(tmp_path: Path, pla
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unreachable_server_is_not_requested_for_every_chunk(sealed, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_not_asked_for_every_chunk(sealed, tmp_path: Path) -> None:
     folder, offer = sealed
     requested: list[str] = []
 

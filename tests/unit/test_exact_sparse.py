@@ -58,7 +58,7 @@ def test_lists_settle_the_products_with_sparse_rows(on_the_left: bool) -> None:
     assert words(found) == dot_words(a, b)
 
 
-def test_what_lists_leave_open_is_settled_by_others() -> None:
+def test_products_that_lists_leave_open_are_settled_by_others() -> None:
     a, b = sparse("cancelling", 1), sparse("cancelling", 1)
     found, left = exact(a, b, (a, b), NEVER_CERTAIN)
     assert left > ROWS * ROWS // 2

@@ -1,5 +1,5 @@
 """A scheduler's function may read numbers of an object that also holds the model, the optimizer and the scheduler; not
-these themselves, nor what a step changes."""
+these themselves, nor values that a step changes."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def test_a_method_of_an_object_that_the_optimizer_changes_gives_torchs_steps() -
     compare(heated, lambda o: [LambdaLR(o, Rate(held[-1]).rate)])
 
 
-def test_a_function_that_reads_what_the_optimizer_changes_is_refused() -> None:
+def test_a_function_that_reads_a_value_that_the_optimizer_changes_is_refused() -> None:
     model, held = network(), SimpleNamespace(warmup=5)
     optimizer = Heated(model.parameters(), held)
     schedulers = [LambdaLR(optimizer, lambda t: 1 / held.warmup)]
@@ -366,7 +366,7 @@ def test_a_function_that_reads_what_the_optimizer_changes_is_refused() -> None:
         lower_task(Task(model, usual_loss, optimizer, data(), BATCH, schedulers=schedulers), None, 12)
 
 
-def test_a_function_that_reads_what_another_optimizer_changes_is_refused() -> None:
+def test_a_function_that_reads_a_value_that_another_optimizer_changes_is_refused() -> None:
     model, held = network(), SimpleNamespace(warmup=5)
     first, *others = model.parameters()
     optimizers = [Heated([first], held), SGD(others, lr=0.05)]

@@ -106,7 +106,7 @@ def test_an_ignored_label_is_in_range() -> None:
     assert lowered(Made(lambda m, x: x), {"x": torch.ones(8, 3), "label": labels}, _classify).program.operators
 
 
-def test_a_token_out_of_range_is_named_wherever_in_the_stream_it_is() -> None:
+def test_a_token_out_of_range_is_named_anywhere_in_the_stream() -> None:
     tokens = torch.arange(50) % 7
     tokens[47] = 7
     model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7))

@@ -1,4 +1,4 @@
-"""Modules beside job files: each job has its own, as they are now, whatever their names."""
+"""Modules beside job files: each job has its own, in their current version, under any names."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_errors_made_of_warnings_hold_in_the_jobs_code_only(tmp_path: Path) -> N
         put(tmp_path / "b", head=loud)
 
 
-def test_a_bundle_is_written_where_the_command_was_given(folder_kept: Path) -> None:
+def test_a_bundle_is_written_relative_to_the_folder_of_the_command(folder_kept: Path) -> None:
     put(folder_kept / "a", head="import os\nSCALE = 0.5\nos.chdir('/')\n", name="moves")
     os.chdir(folder_kept)
     cli.prepare(Path("a/job.toml"), Path("bundle"), validate=0.0, against=None)

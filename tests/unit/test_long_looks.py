@@ -293,7 +293,7 @@ def test_one_endpoint_delays_a_start_for_a_look_only(urls: list[str], clock: lis
     begin = clock[0]
     anywhere(slow.chain, lambda: [slow.ask() for _ in range(16)])
     assert clock[0] - begin < PATIENCE + 70
-    for _ in range(100):  # commands without looks go on
+    for _ in range(100):  # commands without looks continue
         slow.ask()
 
 

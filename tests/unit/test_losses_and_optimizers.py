@@ -1,4 +1,5 @@
-"""Losses that call their optimizer, or copy modules: what has no effect on a step is captured, the rest is refused."""
+"""Losses that call their optimizer, or copy modules: calls without an effect on a step are captured, all others are
+refused."""
 
 from __future__ import annotations
 

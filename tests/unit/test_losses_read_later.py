@@ -151,7 +151,7 @@ FLAGS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
 
 
 @pytest.mark.parametrize("read", FLAGS.values(), ids=FLAGS)
-def test_what_a_users_scheduler_changes_after_some_steps(read: Callable[[torch.Tensor, Any], Any]) -> None:
+def test_a_value_that_a_users_scheduler_changes_after_some_steps(read: Callable[[torch.Tensor, Any], Any]) -> None:
     task = task_of(read, Warming)
     with pytest.raises(ProgramError, match=REFUSED):
         capture(task)

@@ -1,5 +1,5 @@
-"""A loss that reads what an optimizer or a scheduler changes is refused, whatever kind of object holds it and from
-whatever step on it changes; an object that it only reaches is not."""
+"""A loss that reads a value that an optimizer or a scheduler changes is refused, for any kind of object that holds it
+and any step at which the changes begin; a loss that only reaches the object is captured."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def parts_a_group(self: Holds) -> None:
 
 
 @pytest.mark.parametrize("use", [freezes_its_own, drops_a_parameter, parts_a_group])
-def test_a_step_that_changes_what_is_trained_is_refused(use: Callable) -> None:
+def test_a_step_that_changes_the_trained_parameters_is_refused(use: Callable) -> None:
     model = network()
     with pytest.raises(
         ProgramError, match=r"Holds changes the parameters of a group, or their requires_grad, in step 5"

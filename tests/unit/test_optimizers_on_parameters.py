@@ -381,7 +381,7 @@ def test_a_loss_that_reads_the_optimizer_or_a_scheduler_is_refused(what: str, he
     assert scheduler.last_epoch == 0 and scheduler.get_last_lr() == [0.1]
 
 
-def test_a_loss_may_read_what_does_not_change_and_print_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loss_may_read_constants_and_print_other_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     def read(optimizer: Any, scheduler: Any) -> float:
         print(scheduler.last_epoch, optimizer.param_groups[0]["lr"])
         return optimizer.param_groups[0]["weight_decay"]

@@ -176,7 +176,7 @@ CASES: list[tuple[str, Callable, Callable]] = [
 
 
 @pytest.mark.parametrize(("make", "schedulers"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_what_optimizers_share_is_one_object(make: Callable, schedulers: Callable) -> None:
+def test_an_object_that_optimizers_share_is_one_object(make: Callable, schedulers: Callable) -> None:
     validated(make, schedulers)
 
 

@@ -389,7 +389,7 @@ def test_hooks_schedulers_and_state_of_an_optimizer_are_refused(optimizer, hang,
         lower_task(task, Schedule(lr="0.1"), 1)
 
 
-def test_an_optimizer_with_another_constructor_is_itself() -> None:
+def test_an_optimizer_with_another_constructor_is_captured() -> None:
     model = Made(lambda m, x: x)
     task = Task(model, squares, Renamed(model.parameters()), {"x": torch.ones(8, 3)}, 4)
     assert lower_task(task, Schedule(lr="0.1"), 1).program.operators

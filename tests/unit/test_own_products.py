@@ -155,7 +155,7 @@ def test_results_do_not_depend_on_groups_of_rows(
 @pytest.mark.parametrize("run", [1, 3, 8, 9, 20, 300])
 @pytest.mark.parametrize("form", [HOST, FORMS["fma"], Form(3, 1, 2)], ids=str)
 def test_every_way_to_read_a_row(form: Form, run: int, together: int) -> None:
-    """Rows in groups that lie beside each other, terms in runs with gaps; what lies between must not be read."""
+    """Rows in groups that lie beside each other, terms in runs with gaps; the words between must not be read."""
     rows, terms = 2 * HOST.columns + 1, 300
     columns = np.arange(terms) + np.arange(terms) // run * (rows + 7)
     begins = np.arange(rows) + np.arange(rows) // together * int(columns[-1] + 2)

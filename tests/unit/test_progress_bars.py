@@ -131,7 +131,7 @@ READS += [by_a_function_of_its_own, by_an_argument]
 
 @pytest.mark.parametrize("reads", READS, ids=lambda f: f.__name__)
 @pytest.mark.filterwarnings("ignore")
-def test_a_loss_that_reads_what_a_bar_shows_is_refused(reads: Callable[[Value], float]) -> None:
+def test_a_loss_that_reads_the_text_of_a_bar_is_refused(reads: Callable[[Value], float]) -> None:
     def loss(model: Any, batch: Any) -> Value:
         found = classify(model, batch)
         return found * reads(found)

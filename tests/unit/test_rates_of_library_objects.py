@@ -1,4 +1,4 @@
-"""A scheduler's function reads an object of a library that the loss changes: refused, of whatever kind it is."""
+"""A scheduler's function that reads a library's object is refused if the loss changes the object, of any kind."""
 
 from __future__ import annotations
 

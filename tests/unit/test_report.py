@@ -1,4 +1,4 @@
-"""The report of a demonstration: only what was played, exact money, and the page with every dispute."""
+"""The report of a demonstration: only the parts that were played, exact money, and the page with every dispute."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_a_run_in_progress_matches_so_far(begun: Path, capsys: pytest.CaptureFix
     assert audit(begun)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (lines[-1]["match"], lines[-1]["complete"], lines[-1]["checked"]) == (True, False, [1])
-    assert {line["total"] for line in lines if line["event"] == "progress"} == {2}  # no step beyond what is stored
+    assert {line["total"] for line in lines if line["event"] == "progress"} == {2}  # no step beyond the stored ones
     assert sentence(capsys, begun).startswith("MATCH so far: 1 of 3 checkpoints: theirs ")
     roots = begun / "roots.bin"
     roots.write_bytes(bytes(32))

@@ -65,7 +65,7 @@ def test_a_loss_that_reads_a_count_is_refused(read: Callable[[Any], float]) -> N
         lower(model, lambda m, b: error(m, b) * read(scheduler.last_epoch), optimizer, [scheduler])
 
 
-def test_a_loss_in_turns_that_reads_what_a_step_sets_for_a_time_is_refused() -> None:
+def test_a_loss_in_turns_that_reads_a_value_that_a_step_sets_temporarily_is_refused() -> None:
     """The first optimizer sets it, the second sets it back."""
     model, held = network(), SimpleNamespace(factor=1.0)
     own = list(model.parameters())
@@ -154,8 +154,8 @@ class Doubled(Config):
 
 
 @pytest.mark.parametrize("kind", [Config, Doubled])
-def test_an_object_that_decides_what_its_copy_has(kind: type[Config]) -> None:
-    """It is taken if the copy is the same."""
+def test_an_object_that_determines_its_copy(kind: type[Config]) -> None:
+    """It is accepted if the copy is equal."""
     model, config = network(), kind(20)
     optimizer = Acting(model.parameters(), lambda held: held.total, config)
     if kind is Config:

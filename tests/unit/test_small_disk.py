@@ -1,4 +1,4 @@
-"""A role without space for the whole run ends before it stakes or begins; a run that has begun goes on."""
+"""A role without space for the whole run ends before it stakes or begins; a run that has begun continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Safe terms: counted from the program, above what was measured, and themselves sufficient."""
+"""Safe terms: counted from the program, above the measurements, and themselves sufficient."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_auditor_refuses_clocks_that_lock_its_bond(bundle: Bundle, name: str,
 DELIVERY = {"confirm_window": 1, "key_window": 1, "complaint_window": 1}
 
 
-def test_windows_of_delivery_are_proposed_only_where_it_is_ordered(bundle: Bundle) -> None:
+def test_windows_of_delivery_are_proposed_only_for_orders_with_delivery(bundle: Bundle) -> None:
     """They depend on size and hashing; the key's window is the trainer's minimum."""
     assert safe_terms(bundle, PACE, Prices()).confirm_window == 0
     ordered = replace(bundle, terms=bundle.terms.model_copy(update=DELIVERY))
@@ -234,7 +234,7 @@ def test_proposed_terms_are_accepted(bundle: Bundle, depth: int, censorship: int
 def test_unacceptable_terms_are_not_proposed(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace, expected: str
 ) -> None:
-    """A run of 111 days with what it leaves its auditors; a dispute that takes longer."""
+    """A run that needs windows of 111 days; a dispute whose clocks would be too long."""
     monkeypatch.setattr("vgame.cli.terms.measure", lambda *_: pace)
     save_bundle(bundle, tmp_path / "bundle")
     with pytest.raises(VgameError, match="more than a trainer or an auditor accepts") as caught:

@@ -207,7 +207,7 @@ def test_a_changed_attribute_of_any_class_is_refused(act: Callable[[Any], Any], 
     Config.seen.clear()
 
 
-# ---- what a loss reaches ----
+# ---- objects that a loss reaches ----
 
 
 def by_a_parameter(model: nn.Module, box: Box) -> Callable[[nn.Module], Any]:

@@ -39,7 +39,7 @@ class Desk:
         (folder / "counted.toml").write_text(JOB)
 
     def __call__(self, who: int | None, *words: object, code: int = 0) -> dict:
-        """`who`: None has no key."""
+        """`who`: the account; None: without a key."""
         place = ["--rpc", self.node.url, "--game", self.address] if words[0] in ("bonus", "job") else []
         command = [*map(str, words), *place, "--json"]
         done = CliRunner().invoke(app, command, env={"VGAME_KEY": None if who is None else self.node.keys[who]})

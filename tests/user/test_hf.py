@@ -162,7 +162,7 @@ class Setting(InOrder):
         self.lr_scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
 
 
-def test_the_job_has_what_the_trainer_holds_and_every_module_in_training_mode(tmp_path) -> None:
+def test_the_job_has_the_trainers_objects_and_every_module_in_training_mode(tmp_path) -> None:
     made = trainer(tmp_path, kind=Setting)
     made.model.bert.embeddings.eval()
     task = job_from(made).task

@@ -100,7 +100,7 @@ class Translator(nn.Module):
         return F.log_softmax(torch.cat(outputs, dim=1), dim=-1)
 
 
-# ---- factories: what a user adds ----
+# ---- factories, which a user adds ----
 
 
 def spatial() -> Task:
