@@ -36,7 +36,7 @@ class Award:
     # ---- money ----
 
     def _money(self) -> list[str]:
-        """No wei is made or lost, and the escrow's balance equals its debts."""
+        """No wei is made or lost, and the escrow's balance equals its obligations."""
         story, tree = self.story, self.world.tree
         has = sum(tree.balance(a) for a in {*story.granted, SINK, story.view.address, deployed()[2]})
         found = [] if has == sum(story.granted.values()) else [f"{sum(story.granted.values()) - has} wei are lost"]

@@ -35,7 +35,7 @@ class Judge:
         return found
 
     def _loss(self, role: str) -> list[str]:
-        """No honest player ends with less than its initial money minus its gas, plus an earned reward."""
+        """An honest player ends with at least its initial money, minus its gas, plus an earned reward."""
         story, account = self.story, self.story.players[role].account.address
         owned, owed = self.world.tree.balance(account), story.view.credits(account)
         job = story.view.job(story.jobs[0])

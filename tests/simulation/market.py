@@ -52,7 +52,7 @@ OVER = {Phase.CONVICTED, *ENDED}
 DECIDED = {bytes(SELECTORS[name]) for name in ("confirm", "answer", "defer")}
 UNDONE, TEMPTED = {bytes(SELECTORS[name]) for name in ("confirm", "postClaim")}, "reorganise"
 CALLS = ("answer", "revealKey", "defer", "closeDelivery")  # calls that a cheat may never send
-ORDER_GAS = 600_000  # more with the toy referee, which reads more
+ORDER_GAS = 600_000  # gas of an order: the toy referee reads more than the real one
 KEYS = 5100  # seconds: the shortest key window that `vgame trainer` accepts
 #: Rewards, as multiples of the cost of answers to all chunks at the least base fee.
 REWARDS = (24, 1, 1, 2, 4, 8)

@@ -123,7 +123,8 @@ class Several(Story):
         return [p for p in (*self.players.values(), *self.seconds.values()) if isinstance(p, Guest)]
 
     def _is_settled(self) -> bool:
-        """Whether the claim is final. Only the trainer can make it; afterwards a delegate is enough."""
+        """Whether no reorganisation can undo the claim any more. Only the trainer can claim; afterwards a delegate is
+        enough."""
         job, block = self.strangers.job(self.jobs[0]), self.world.tree.head
         return job.claimed_at > 0 and block.time > job.claimed_at + SETTLED
 

@@ -25,7 +25,7 @@ from vgame.errors import DeliveryError
 MANNERS = ("whole", "nothing", "holes", "garbage", "drip", "late", "early", "slow garbage", "another size")
 SIZES = ("shorter", "longer", "nothing", "the whole file", "everything", "no such range", "broken off")
 DRIP = 50.0  # seconds of a reply, below the time limit of one
-AWAY = 120  # most seconds for which an honest server is unreachable
+AWAY = 120  # seconds for which an honest server is unreachable, at most
 
 
 class Shelf:

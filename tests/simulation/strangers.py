@@ -26,7 +26,7 @@ from vgame.errors import VgameError
 
 GAS = 6_000_000
 OVER = (Turn.TRAINER_EXPIRED, Turn.AUDITOR_EXPIRED)
-CROWD = 20  # most accounts of strangers that accuse
+CROWD = 20  # accounts of strangers that accuse, at most
 #: Wrong at each level: words, long sums and their blocks, states, the first state, traces that are shown, an end.
 LIES = [
     *(word_lie(step, operator, element)[0] for step, operator, element in [

@@ -19,7 +19,7 @@ from vgame.chain.records import Job, Phase
 from vgame.delivery.rules import OWN_GAS
 from vgame.delivery.sealed import Shape
 
-SHORTLY = 120  # most seconds between a look and the transactions that it sends
+SHORTLY = 120  # seconds between a look and its transactions, at most
 
 
 class Verdict:
