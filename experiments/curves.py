@@ -77,7 +77,7 @@ def by_vgame(job: JobFile, folder: Path) -> tuple[np.ndarray, str, list[str]]:
 
 
 def kill_after(command: list, roots: Path, checkpoints: int) -> None:
-    """Run a training until it has so many checkpoints."""
+    """Run a training, and kill it once it has this number of checkpoints."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     while process.poll() is None and not (roots.exists() and roots.stat().st_size >= 32 * checkpoints):
         time.sleep(0.1)

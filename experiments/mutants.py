@@ -105,7 +105,7 @@ class Compiler:
         return {"contracts": self._ask(given, given["settings"]["outputSelection"]["*"]["*"])}
 
     def seconds(self) -> float:
-        """Of processor time until now."""
+        """Processor time of the compiler so far."""
         words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -210,7 +210,7 @@ def parameters(bundle: Bundle) -> int:
 
 
 def stepped(executor: Executor, state, steps: int):
-    """(state after so many steps, seconds of the fastest)."""
+    """(state after `steps` steps, seconds of the fastest step)."""
     seconds = []
     for step in range(1, steps + 1):
         start = time.perf_counter()

@@ -73,7 +73,7 @@ INTERVALS = {
 
 
 def round_exactly(raw: tuple, bits: int = 24) -> tuple[int, float]:
-    """(word, distance): the number of so many bits nearest to a raw mpf (ties to even), the distance to the nearest
+    """(word, distance): the number of `bits` bits nearest to a raw mpf (ties to even), the distance to the nearest
     midpoint in ulp."""
     sign, significand, exponent, size = raw
     unit = max(exponent + size - bits, -125 - bits)

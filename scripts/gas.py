@@ -57,7 +57,7 @@ STEP = 20  # step of the fraud: the last of the second interval
 
 #: Fraud in one word of an operator: title -> (operator, element).
 FRAUDS = {"a copy with the most elements": (66, -1), "a product of 144 terms": (8, 0), "a sum of 4096 terms": (70, 0)}
-#: Those whose leaf is also proven in bfloat16.
+#: The frauds whose leaf is also proven in bfloat16.
 SUMS = ("a product of 144 terms", "a sum of 4096 terms")
 
 

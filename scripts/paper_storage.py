@@ -71,7 +71,8 @@ def bundle_of_large(job: str, text: Path):
 
 
 def storage_of(bundle, every: tuple[str, ...] = ENCODINGS, surveyed: int = SURVEYED) -> dict[str, Any]:
-    """Bytes of the first step in each encoding, and the freedom of a trainer, from so many sums of every operator."""
+    """Bytes of the first step in each encoding, and the freedom of a trainer, from `surveyed` sums of every
+    operator."""
     from vgame.logged.encoding import Encoding, encode, entropy_bytes
     from vgame.logged.kernels import sum_operators
     from vgame.logged.sums import Entries

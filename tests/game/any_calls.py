@@ -81,7 +81,7 @@ class AnyCalls(RuleBasedStateMachine):
 
     @property
     def time(self) -> int:
-        """Of the next block."""
+        """The time of the next block."""
         return self.node.now + 1
 
     def expected(self, name: str, play: Play, number: int) -> str | None:

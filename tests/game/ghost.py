@@ -193,7 +193,7 @@ class Ghost:
         self._pay(self.jobs[topics[0]].client, gas * price)
 
     def _deposits(self, job: bytes) -> int:
-        """Those of the requests that are not answered go back."""
+        """Remove the job's unanswered requests; the wei of their deposits, which go back."""
         own = [self.requests.pop(key) for key in list(self.requests) if key[0] == job]
         return sum(gas * price for gas, price in own)
 

@@ -135,7 +135,8 @@ class RevmNode:
         return self.numbers.get(digest)
 
     def block(self, which: str, full: bool = False) -> dict[str, Any] | None:
-        """With hashes of its transactions. The pending one is not made up."""
+        """The block, with hashes of its transactions; for the pending block the newest one, since no block is
+        invented."""
         number = find(self, which)
         return None if number is None else self.blocks[min(number, self.newest())]
 
@@ -153,7 +154,7 @@ class RevmNode:
         })  # fmt: skip
 
     def _env(self, number: int) -> Env:
-        """Of a block, or of the next one."""
+        """The environment of a block, or of the next one."""
         if number > self.newest():
             return self._next()
         block = self.blocks[number]

@@ -237,7 +237,7 @@ class Play:
         assert self.scene.chain.advance(seconds)
 
     def pass_window(self) -> None:
-        """To the first second in which the claim can be final."""
+        """Advance to the first second in which the claim can be final."""
         job = self.job
         self.advance(max(1, job.since + job.spec.challenge_window + 1 - self.scene.chain.now()))
 
@@ -273,7 +273,7 @@ class Play:
         return self.phase
 
     def wait_for_clocks(self) -> None:
-        """To the second after the next deadline, or after the window if nothing is open."""
+        """Advance to the second after the next deadline, or after the window if no dispute is open."""
         open_ = [n for n, d in enumerate(self.disputes()) if d.status is Status.OPEN]
         if not open_:
             return self.pass_window()

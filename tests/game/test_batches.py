@@ -27,7 +27,7 @@ def idle(play: Play, count: int) -> list[FalseAccuser]:
 
 
 def run_out(play: Play) -> None:
-    """To the second after the auditors' clocks; there was no move since the last challenge."""
+    """Advance to the second after the auditors' clocks; there was no move since the last challenge."""
     play.trainer.step()
     play.advance(SPEC.auditor_budget + 2)
 

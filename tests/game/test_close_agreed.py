@@ -154,7 +154,7 @@ def test_a_stranger_may_end_the_job_first(scene: Scene, monkeypatch: pytest.Monk
 
 
 def test_endpoints_that_disagree_about_credits_invent_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two, one shows 1,000 ether."""
+    """One of two endpoints shows 1,000 ether."""
     play = scene.post(SETUP)
     scene.chain.advance(SPEC.accept_window + 1)
     turns = Turns(2, 2)

@@ -15,7 +15,7 @@ DISPUTES = 120  # the counter's first bit in a job's first word (contracts/stora
 
 
 def counted(stage: Stage, number: int) -> None:
-    """A claim with so many disputes, all ended."""
+    """Set the claim's counter to this number of disputes, all of them ended."""
     slot = int.from_bytes(keccak(encode(["bytes32", "uint256"], [stage.job, 0])))
     word = int(stage.chain.node.storage(stage.address, hex(slot)), 16)
     stage.chain.node.set_storage(stage.address, slot, word | number << DISPUTES)

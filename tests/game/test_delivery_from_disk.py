@@ -63,7 +63,7 @@ def test_one_lost_chunk_is_requested_when_the_server_goes_away(sides: Partial) -
 
 @pytest.mark.parametrize("kept", ["whole", "of another job", "damaged", "deleted"])
 def test_the_offer_is_on_the_disk_too(sides: Partial, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
-    """An endpoint shows no logs to a restarted client. Only the offer that stands on chain counts."""
+    """An endpoint shows no logs to a restarted client. Only the offer on chain counts."""
     sides.claim()
     assert sides.receive() is None
     path, offer = sides.buyer.folder / "offer.json", sides.buyer.offer()

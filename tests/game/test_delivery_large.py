@@ -167,7 +167,7 @@ def measured(what, *args) -> float:
 
 
 def hashing(sizes: tuple[int, ...]) -> None:
-    """The same bytes into leaves."""
+    """Hash as many bytes into leaves."""
     block = np.zeros(PIECE * 64 * LEAF_BYTES, np.uint8)
     for _ in range(4 * sum(sizes) // len(block) + 1):
         leaf_hashes(memoryview(block))

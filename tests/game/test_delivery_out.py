@@ -31,7 +31,7 @@ from vgame.system.progress import Reporter
 
 
 def toy_bundle() -> Any:
-    """Of the toy machine's job, as far as a file of its state needs it."""
+    """The parts of a bundle of the toy machine's job that a file of its state needs."""
     labels = [TensorLabel(f"t{t}", (n,), True) for t, n in enumerate(SIZES)]
     sources = [SimpleNamespace(elements=n, integer=True) for n in SIZES]
     program = SimpleNamespace(sources=sources, labels=SimpleNamespace(state=labels))

@@ -219,7 +219,7 @@ def test_a_first_interval_with_compilation_is_not_used_as_the_pace(
 
 
 @pytest.mark.usefixtures("clock")
-def test_after_a_failed_look_as_much_is_computed_before_the_next(
+def test_after_a_failed_look_as_many_steps_are_computed_before_the_next(
     folder: Path, honest: LocalRun, seat: AgentConfig, tmp_path: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last state but one is bad: otherwise every look would execute all steps before it in vain (42 steps)."""

@@ -16,8 +16,7 @@ from hypothesis.stateful import (
 
 
 def play_at_random(calls: int, examples: int, steps: int) -> None:
-    """At least so many calls: the number of calls in an example is random, so examples are played until the total is
-    reached."""
+    """The number of calls in an example is random, so examples are played until they have made `calls` calls in all."""
     before = AnyCalls.made
     while AnyCalls.made - before < calls:
         run_state_machine_as_test(

@@ -125,7 +125,7 @@ def test_a_trainer_waits_out_an_outage_at_the_end_of_training(play: Play, train:
 
 @pytest.mark.parametrize("lags", range(6))
 def test_a_lagging_answer_about_the_acceptance_is_requested_again(play: Play, train: Callable, lags: int) -> None:
-    """Two nodes behind one endpoint: so many answers after `acceptJob` show the state before it."""
+    """Two nodes behind one endpoint: the first `lags` answers after `acceptJob` show the state before it."""
     game, usual, before = play.trainer.game, play.trainer.game.job, play.job
 
     def send(name: str, *args: object, value: int = 0) -> Any:

@@ -35,7 +35,7 @@ def count(wallet: Wallet) -> int:
 
 @contextmanager
 def interrupted(after: int) -> Iterator[None]:
-    """Ctrl-C after so many transactions of a deployment."""
+    """Ctrl-C after the first `after` transactions of a deployment."""
     usual, left = Wallet.deploy, iter(range(after))
 
     def deployed(self: Wallet, name: str, *args: str) -> str:

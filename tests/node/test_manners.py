@@ -113,7 +113,7 @@ def test_other_refusals_do_not_raise_the_offer(t: Table, message: str) -> None:
 
 @pytest.mark.parametrize("excess", [1, 50, 99])
 def test_the_offer_falls_below_the_cap_of_a_node(t: Table, excess: int) -> None:
-    """The cap lies between the base fee's cost and the first offer, at so many hundredths of the way."""
+    """The cap lies between the base fee's cost and the first offer, at `excess` hundredths of the way."""
     trainer, sent = t.seat(Trainer), []
     base, tip = t.chain.fees()
 

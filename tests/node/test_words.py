@@ -35,7 +35,7 @@ def watcher(t: Table) -> AuditorService:
 
 
 def a_phase(phase: Phase, times: int, asks: str = GET_JOB) -> Any:
-    """So many times getJob shows the job in this phase."""
+    """In the next `times` replies getJob shows the job in this phase."""
     left = [times]
 
     def lie(query: Request, truth: Truth) -> Request:

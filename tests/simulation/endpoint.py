@@ -311,7 +311,7 @@ class SimChain(Chain):
             yield
 
     def pause(self, seconds: float, *_: float) -> None:
-        """Until the next block."""
+        """Wait until the next block, at most for ten times these seconds."""
         self.world.clock.until_block(self.world.now + 10 * seconds)
 
 

@@ -105,7 +105,7 @@ class Contract:
 
     @cached_property
     def _errors(self) -> dict[bytes, dict]:
-        """By selector."""
+        """The custom errors of all compiled contracts, by selector."""
         from eth_utils.abi import function_abi_to_4byte_selector as selector
 
         entries = (entry for artifact in self.artifacts.values() for entry in artifact["abi"])

@@ -204,7 +204,7 @@ class Drawing:
         return Copy(sizes, tuple(self.access(sizes, integer) for _ in range(count)), integer)
 
     def rows(self, elements: int, integer: bool = False) -> Ref:
-        """A tensor of so many words: an existing one, or a copy of others."""
+        """A tensor with this number of elements: an existing one, or a copy of others."""
         same = [ref for ref, n in self.readable[integer] if n == elements]
         return (
             self.random.choice(same) if same and self.random.random() < 0.4 else self.add(self.copy(elements, integer))

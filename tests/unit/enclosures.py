@@ -8,10 +8,10 @@ from vgame.logged.admissible import Enclosure, moments_dot, moments_sum
 
 
 def enclose_dot(a: Sequence[int], b: Sequence[int], bits: int) -> Enclosure | None:
-    """Of sum_k a[k] b[k]; None if a term is not finite (such a sum has one admissible word)."""
+    """The enclosure of sum_k a[k] b[k]; None if a term is not finite (such a sum has one admissible word)."""
     return moments_dot(a, b).enclosure(len(a), bits)
 
 
 def enclose_sum(words: Sequence[int], bits: int, length: int | None = None) -> Enclosure | None:
-    """Of sum_k words[k]; `length`: K in the program, if only some terms were selected."""
+    """The enclosure of sum_k words[k]; `length`: K in the program, if only some terms were selected."""
     return moments_sum(words).enclosure(length or len(words), bits)

@@ -34,7 +34,7 @@ Value = torch.Tensor
 TABLE = {0: 1.0, 1: 2.0}
 ROWS = [1.0] * 4 + [2.0] * 400
 
-#: Of an integer, a float and a truth value.
+#: Functions of an integer; the next tables: of a float, and of a truth value.
 OF_INTEGERS: dict[str, Callable[[Any], Any]] = {
     "a key": lambda n: TABLE[n],
     "a key or none": lambda n: TABLE.get(n, 1.0),

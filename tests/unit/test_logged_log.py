@@ -80,7 +80,7 @@ def test_changed_bytes_are_refused_or_mean_other_entries(encoding: Encoding) -> 
 
 @pytest.mark.parametrize("zeros", [1 << 22, 1 << 23, 1 << 24])
 def test_gaps_beyond_64_bits_are_refused(zeros: int) -> None:
-    """Two gaps of so many times 2^40, the second one such that the sum may be small again."""
+    """Two gaps around `zeros` times 2^40, the second one such that the sum modulo 2^64 may be small again."""
     bits = np.zeros(2 + 80 + (1 << 24) + 2, np.uint8)
     bits[[82 + zeros, -1]] = 1
     data = bytes([2, 40]) + np.packbits(bits, bitorder="little").tobytes()

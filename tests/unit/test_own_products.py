@@ -245,7 +245,7 @@ def test_the_bound_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sums_are_within_the_bound() -> None:
-    """Of long rows that cancel, which leave much of it."""
+    """Long rows that cancel: the bound is relative to the sum of the terms' magnitudes."""
     for k in (257, 5000):
         a, b = draw("cancelling", 1, 3, k), draw("wide", 1, 3, k, seed=1)
         for x, found in zip(a[0].tolist(), sums_of(a, b)[0][0].tolist(), strict=True):

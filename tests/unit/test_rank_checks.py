@@ -22,7 +22,7 @@ from vgame.ranks.plan import make_plan
 
 
 class Broken(Correct):
-    """A device that flips a bit of most words of every product of these sizes, or of the first so many only."""
+    """A device that flips a bit of most words of the first `times` products of this shape."""
 
     def __init__(self, shape: tuple[int, ...], times: int) -> None:
         self.shape, self.times = shape, times

@@ -91,7 +91,7 @@ def test_ray_on_two_hosts(hosts, bundle, tmp_path):
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-#: Seconds until a cluster has so many processors.
+#: A script that waits until a cluster has a number of processors.
 WAIT = """
 import logging, ray, sys, time
 while True:

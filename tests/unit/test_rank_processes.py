@@ -24,7 +24,7 @@ from vgame.runs.prepare import prepare
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory) -> dict[str, Path]:
-    """A short job, and one of so many steps that it can be killed."""
+    """A short job, and one with enough steps to be killed."""
     folder = tmp_path_factory.mktemp("bundles")
     for name, steps in (("short", 6), ("long", 60)):
         job = write(folder / f"{name}.toml", args="batch = 6\nwidth = 4")

@@ -37,7 +37,7 @@ def loss(model: nn.Module, batch) -> torch.Tensor:
 
 MODES = ("nearest", "nearest-exact")
 HOW = [(mode, {"scale_factor": k / 10}) for mode in MODES for k in (3, 7, 13, 21, 23, 26, 33, 37)]
-#: At the last sizes torch's kernel reads the pixel beside, if a place is within a rounding of a whole number.
+#: At the last sizes torch's kernel reads the neighbouring pixel if a coordinate is within a rounding of a whole number.
 HOW += [("nearest", {"size": 3}), ("nearest", {"size": 41}), ("nearest-exact", {"size": 41})]
 
 

@@ -29,7 +29,7 @@ def detected(i: Value, t: Value) -> None:
 
 
 ONE = torch.ones(1)
-#: Of an index that follows from parameters, and a tensor.
+#: Functions of an index that depends on parameters, and of a tensor.
 TRIED: dict[str, Callable[[Value, Value], Any]] = {
     "a write": written,
     "setitem": lambda i, t: t.__setitem__(i, 1.0),

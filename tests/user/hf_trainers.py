@@ -30,7 +30,7 @@ def gpt():
 
 
 def samples(count: int = 16) -> list[dict]:
-    """Of different lengths."""
+    """Samples of different lengths."""
     return [{"input_ids": list(range(1, 3 + i % 5)), "labels": i % 2} for i in range(count)]
 
 

@@ -20,7 +20,7 @@ def loss_of(then):
 
 
 def root(loss, whole: bool = True) -> str:
-    """Of a job that is compared with the code; `whole`: not only in part."""
+    """The program root of a job that validation compares with the code; `whole`: entirely, not only in part."""
     with warnings.catch_warnings():
         warnings.simplefilter("error" if whole else "ignore")
         return prepared(loss, validate=20).program.root.hex()

@@ -120,7 +120,7 @@ def test_a_loss_that_cannot_be_compared_is_named() -> None:
 
 
 def trimmed(samples: list[tuple[T, int]]) -> tuple[T, T, T]:
-    """Of samples that are padded already: to the longest of the batch."""
+    """Cut samples that are padded already to the longest of the batch."""
     x, y = torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples])
     lengths = (x > 0).sum(1)
     return x[:, : int(lengths.max())], lengths, y

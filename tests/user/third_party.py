@@ -45,7 +45,7 @@ def signed(word: int) -> int:
 
 
 def rounded(v: Fraction, bits: int, zero: float = 0.0) -> float:
-    """RN(v) to so many bits: ties to even, subnormals down to the last exponent of binary32, overflow to infinity."""
+    """RN(v) to `bits` bits: ties to even, subnormals down to the last exponent of binary32, overflow to infinity."""
     if v == 0:
         return zero
     size = abs(v)

@@ -124,7 +124,7 @@ class Terminal:
         return self.seen[before:].rpartition(mark)[0]
 
     def wait(self, pattern: str, seconds: float) -> re.Match[str]:
-        """Wait for the pattern in the output, within so many seconds."""
+        """Wait for the pattern in the output, for at most `seconds`."""
         end = time.monotonic() + seconds
         while (found := re.search(pattern, self.seen)) is None:
             left = end - time.monotonic()

@@ -13,7 +13,7 @@ from training_scripts import Auditor, load, outcome
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = load()
-#: Those of every day; the others are nightly.
+#: The scripts of the daily tests; the others are nightly.
 DAILY = (
     "Quickstart (FashionMNIST, three linear layers)",
     "DCGAN (two networks that take turns)",
