@@ -49,7 +49,7 @@ def end(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Scene, Endpoint]]:
 def test_stopped_node(end: Any, tmp_path: Path, moves: int) -> None:
     """A load balancer with two nodes. One is stalled from now on. The other one takes `moves` moves of the account
     (other disputes) in as many blocks, then fails for 11 minutes; then it answers alone, until the claim is final. The
-    stalled node shows fewer transactions for 10 minutes by the own clock, but no time passes on it."""
+    stalled node shows fewer transactions for 10 minutes by the auditor's clock, but no time passes on it."""
     scene, endpoint = end
     play, account = scene.claimed(DAY, LIE) if moves > 8 else scene.claimed(SETUP, LIE), scene.wallet()
     service = begun(play, tmp_path, account)

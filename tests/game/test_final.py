@@ -248,7 +248,7 @@ def test_a_failed_query_for_finality_is_repeated(scene: Scene, node: Node) -> No
 
 
 def test_the_acceptance_of_another_trainer_counts_when_it_is_final(scene: Scene, node: Node) -> None:
-    """On another branch the own acceptance may come first, with its bond."""
+    """On another branch this trainer's acceptance may come first, with its bond."""
     play, node.behind = scene.post(SETUP), 3
     play.trainer = play.new_trainer()
     for _ in range(4):

@@ -231,7 +231,7 @@ def test_a_momentarily_low_count_keeps_no_claim_from_its_stake(
 def test_false_finality_of_a_moment_causes_no_second_stake(
     real: Scene, slow_finality: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The own dispute is hidden, its receipt denied, and the newest block declared final."""
+    """The auditor's dispute is hidden, its receipt denied, and the newest block declared final."""
     play = real.claimed(SETUP, LIE)
     service = begun(play, tmp_path, real.wallet())
     looked(service)

@@ -66,7 +66,7 @@ def hidden(service: AuditorService, *plays: Play) -> Callable[[], None]:
     return show
 
 
-# ---- an endpoint that hides the own dispute ----
+# ---- an endpoint that hides the auditor's dispute ----
 
 
 def test_a_hidden_dispute_causes_no_second_stake(
@@ -120,7 +120,7 @@ def test_gas_is_reserved_for_a_hidden_dispute(scene: Scene, monkeypatch: pytest.
 
 
 def test_a_dispute_falsely_shown_as_lost_is_no_reason_to_stake(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The endpoint shows the own dispute as lost by time."""
+    """The endpoint shows the auditor's dispute as lost by time."""
     play = scene.claimed(SETUP, LIE)
     service = watch(play, Limits())
     rounds(service)

@@ -143,7 +143,7 @@ def test_a_failed_first_look_is_repeated(
     scene: Scene, short: Callable[[bool], None], capsys: pytest.CaptureFixture[str], broken: str
 ) -> None:
     """Otherwise, after one unanswered request, the log would never be compared with the claim's, nor the claim with the
-    own run."""
+    auditor's run."""
     play = scene.claimed(SETUP, LIE)
     answers = [ChainError("no answer")] if broken == "foreign" else []
 

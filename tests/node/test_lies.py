@@ -208,7 +208,7 @@ def test_other_terms_than_the_orders_are_reported(node: Scene) -> None:
 
 
 def test_a_dispute_shown_at_another_place(node: Scene) -> None:
-    """Compared with the wrong piece of the own run the first child would differ, and naming it would lose the
+    """Compared with the wrong piece of the auditor's run, the first child would differ, and naming it would lose the
     dispute."""
     with table(node, state_lie(6, 5, 0)[0]) as t:
         auditor = t.seat(Auditor)

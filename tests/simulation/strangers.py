@@ -233,7 +233,7 @@ class Strangers:
         children = tree.descendants(tree.height, 0, min(2, tree.height))
         self.send(self.free[0], Call("reveal", (job, int(Kind.RUN), tree.height, children)))
 
-    # ---- own orders ----
+    # ---- orders of cheats ----
 
     def cheat(self, job: bytes) -> None:
         """Add a trainer for this job, with a lie or with the right run."""

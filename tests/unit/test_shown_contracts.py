@@ -279,8 +279,8 @@ def open_strangers(game: Game, what: str, wallet: Wallet | None) -> None:
 def test_a_contract_that_one_endpoint_shows_is_refused_and_blocks_no_transactions(
     urls: list[str], game: Game, what: str, false: int, order: str, sends: bool
 ) -> None:
-    """With a wallet or without, beside the own game: `vgame.Escrow.check` would read the contract of an attacker. Nor
-    is an honest endpoint left out because it does not show it."""
+    """With a wallet or without, beside the user's game: `vgame.Escrow.check` would read the contract of an attacker.
+    Nor is an honest endpoint left out because it does not show it."""
     chain = Chain(urls)
     wallet = funded(chain)
     shows_strangers(chain, game, what, false)

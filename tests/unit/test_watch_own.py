@@ -1,4 +1,4 @@
-"""Data of the page outside the chain: own runs, own accounts, reachable and unreachable roles."""
+"""Data of the page outside the chain: the user's runs and accounts, reachable and unreachable roles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vgame.watch.own import POINTS, Own, OwnRun, sampled
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small own run."""
+    """A small run of the user."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 3)
     data = {"x": torch.randn(24, 4), "y": torch.arange(24) % 3}
