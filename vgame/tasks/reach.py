@@ -82,7 +82,12 @@ def reached(
             if isinstance(value, FunctionType):
                 todo += _of_function(value)
             else:
-                todo += [(".".join(filter(None, (name, str(key)))), where, part) for key, part in parts(value)]
+                todo += [(_joined(name, key), where, part) for key, part in parts(value)]
+
+
+def _joined(name: str, key: Any) -> str:
+    """A path; a key that is no number or text by its class: its own text may be long, and change."""
+    return ".".join(filter(None, (name, str(key) if type(key) in PLAIN else type(key).__name__)))
 
 
 def state(value: Any) -> Any:
