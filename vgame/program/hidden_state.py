@@ -10,7 +10,7 @@ import os
 import random
 import sys
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
@@ -26,7 +26,7 @@ from vgame.program.memory import sharing
 from vgame.program.optimizers import TORCHS, has_rule
 from vgame.system.installed import VGAME, is_installed, is_of_python
 from vgame.tasks.opened import LEAVES, attributes
-from vgame.tasks.reach import is_own_class, reached, state
+from vgame.tasks.reach import is_own_class, kind_of, reached, state
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
@@ -34,6 +34,7 @@ EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._glob
 
 PACKAGE = Path(__file__).parent.parent
 PASSES = str(PACKAGE / "program" / "passes.py")  # calls the loss
+AGAIN = "\0"  # and a number: after the name of a further object of one name
 DEEP = 40  # most stack frames between vgame's reading of the stack and the user's line
 SHIPPED = tuple(str(PACKAGE / "tasks" / f"{name}.py") for name in ("cifar10", "digits", "models", "shipped", "text"))
 
@@ -213,7 +214,8 @@ class Held:
         call = getattr(type(loss), "forward" if isinstance(loss, nn.Module) else "__call__", None)
         code = getattr(call, "__code__", None)
         place = f" ({Path(code.co_filename).name} line {code.co_firstlineno})" if code else ""
-        return [path + place if path.startswith("loss.") and " (" not in path else path for path in paths]
+        names = dict.fromkeys(path.split(AGAIN)[0] for path in paths)
+        return [path + place if path.startswith("loss.") and " (" not in path else path for path in names]
 
     def refuse_changes(self) -> None:
         """Raise ProgramError if parameters or buffers were replaced or reshaped, or Python's random numbers were
@@ -280,13 +282,11 @@ def attributes_change(names: list[str], left: list[str], backward: Sequence[str]
 
 def values_of(roots: Roots) -> dict[str, Any]:
     """Reachable numbers, strings, tensors and None, and the states of other objects, by name."""
-    found = dict[str, Any]()
+    found, times = dict[str, Any](), Counter[str]()
     for name, value in reached(roots):
-        word = value if isinstance(value, LEAVES) else state(value)
-        if found.get(name) is None or isinstance(value, LEAVES):  # of two objects with one name, None has its parts
-            found[name] = word
-        elif word is not None:
-            found[f"{name} ({type(value).__name__})"] = word
+        times[name] += 1
+        name += f"{AGAIN}{times[name]}" * (times[name] > 1)
+        found[name] = value if isinstance(value, LEAVES) else (state(value), kind_of(value))
     return found
 
 

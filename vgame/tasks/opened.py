@@ -17,9 +17,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
-from functools import cached_property, partialmethod
+from functools import cached_property, partial, partialmethod
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
+from unittest.mock import NonCallableMock
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -30,9 +31,11 @@ PLAIN = {int, bool, float, complex, str, bytes, type(None)}
 SINKS = (
     logging.Logger, logging.Handler, logging.Filter, logging.LoggerAdapter, logging.Manager, io.IOBase,
     threading.Thread, Executor, Future, multiprocessing.process.BaseProcess, subprocess.Popen, socket.socket,
-    asyncio.AbstractEventLoop, cProfile.Profile,
+    asyncio.AbstractEventLoop, cProfile.Profile, NonCallableMock,
 )  # fmt: skip
 TRAINING = (torch.optim.Optimizer, LRScheduler)
+OPEN = (list, dict, set)
+CALLED = (FunctionType, MethodType, partial)
 #: What leads away from an object: to its code, or to all of a program.
 BESIDE = (type, ModuleType, CodeType, FrameType, TracebackType)
 
@@ -43,7 +46,7 @@ def attributes(value: Any) -> list[tuple[str, Any]]:
     if not isinstance(held, dict):
         return []
     if isinstance(value, torch.Tensor):
-        return [(k, v) for k, v in held.items() if k[:1] != "_" and type(v) in PLAIN and v is not None]
+        return [(k, v) for k, v in held.items() if k[:1] != "_" and v is not None and type(v) in (*PLAIN, *OPEN)]
     return [(k, v) for k, v in held.items() if k != "__wrapped__"]
 
 
@@ -54,12 +57,13 @@ def of_library(value: Any) -> list[tuple[Any, Any]]:
         return []
     held = getattr(value, "__dict__", {})
     if isinstance(value, SINKS):
-        return [(k, v) for k, v in held.items() if type(v) in PLAIN]
+        kinds = (*PLAIN, *OPEN) if isinstance(value, logging.Logger | logging.LoggerAdapter) else PLAIN
+        return [(k, v) for k, v in held.items() if type(v) in kinds]
     if isinstance(value, TRAINING):
         return list(held.items())
     if room in sys.stdlib_module_names:
         return list(held.items()) or referents(value) or reduced(value)
-    return [(k, v) for k, v in held.items() if type(v) in PLAIN or isinstance(v, FunctionType | MethodType)]
+    return [(k, v) for k, v in held.items() if type(v) in (*PLAIN, *OPEN) or isinstance(v, CALLED)]
 
 
 def referents(value: Any) -> list[tuple[int, Any]]:

@@ -17,7 +17,7 @@ import sys
 import threading
 import weakref
 from array import array
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -58,6 +58,7 @@ CONTAINERS = (list, tuple, set, frozenset, deque)
 MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
 #: Python's own modules whose objects hold values of the user.
 _HOLDERS = {"__main__", "types", "argparse", "collections", "queue", "weakref"}
+_LIBRARIES = {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS
 _INSIDE = {"training", "_parameters", "_buffers"}
 
 
@@ -73,7 +74,8 @@ def reached(
             yield name + where, value
             if type(value) not in PLAIN and id(value) not in seen:
                 seen.add(id(value))
-                todo += [(f"{name}.{key}", where, part) for key, part in attributes(value)]
+                inner = attributes(value) + ([] if isinstance(value, torch.Tensor) else _classes(type(value)))
+                todo += [(_joined(name, key), where, part) for key, part in inner]
                 todo += [(name, where, part) for part in also(value)] if also else []
         elif id(value) not in seen:
             seen.add(id(value))
@@ -101,7 +103,7 @@ def state(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return value.initial_seed()
     if isinstance(value, np.ndarray):
-        return value.shape, hash(value.tobytes()) if value.dtype != object else hash(str(value))
+        return value.shape, hash(value.tobytes()) if value.dtype != object else _words(value.ravel().tolist())
     if isinstance(value, GeneratorType):
         return value.gi_frame and value.gi_frame.f_lasti
     if isinstance(value, NUMBERS):
@@ -113,10 +115,38 @@ def state(value: Any) -> Any:
     if isinstance(value, dict):
         keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
         parts = dict.values(value) if _size(value) > MOST_PARTS else ()
-        return hash((*(k if type(k) in PLAIN else id(k) for k in keys), *map(id, parts)))
+        return _words([*keys, *parts])
     if isinstance(value, CONTAINERS) and _size(value) > MOST_PARTS:
-        return hash(tuple(map(id, value)))
+        return _words(value)
     return None
+
+
+def kind_of(value: Any) -> Any:
+    """What an object is, whose parts are compared instead of a state: its class, size or code."""
+    if isinstance(value, CONTAINERS):
+        return _size(value)
+    if isinstance(value, FunctionType | MethodType):
+        return id(getattr(getattr(value, "__func__", value), "__code__", None))
+    return id(value if isinstance(value, type) else type(value))
+
+
+def _words(parts: Iterable[Any]) -> int:
+    """A hash of many parts: of numbers and texts by value, of containers by their own parts, of others by identity."""
+    return hash(tuple(_word(part) for part in parts))
+
+
+def _word(part: Any) -> Any:
+    if type(part) in (list, tuple, set, dict):
+        inner = [*part, *part.values()] if isinstance(part, dict) else part
+        return tuple(each if type(each) in PLAIN else id(each) for each in inner)
+    return part if type(part) in PLAIN else id(part)
+
+
+def _of_context(variable: ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:  # it has no value
+        return None
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -136,7 +166,8 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, (*CONTAINERS, dict)) and _size(value) > MOST_PARTS:
         return []
     if isinstance(value, dict):
-        return [*dict.items(value), *attributes(value), *_classes(type(value))]
+        made = [("default_factory", value.default_factory)] if isinstance(value, defaultdict) else []
+        return [*dict.items(value), *made, *attributes(value), *_classes(type(value))]
     if isinstance(value, CONTAINERS) and not hasattr(value, "__dict__"):
         return list(enumerate(value))
     if isinstance(value, MethodType):
@@ -146,7 +177,7 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, MappingProxyType):
         return list(value.items())
     if isinstance(value, ContextVar):
-        return [("", value.get(None))]
+        return [("", _of_context(value))]
     if isinstance(value, threading.local):
         return list(vars(value).items())
     if isinstance(value, SynchronizedBase):
@@ -162,7 +193,8 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, weakref.ref):
         return [("", value())]
     if isinstance(value, np.ndarray):
-        return list(enumerate(value.ravel().tolist())) if value.dtype == object else []
+        few = value.ravel().tolist() if value.dtype == object and value.size <= MOST_PARTS else []
+        return [*enumerate(few), *attributes(value)]
     if isinstance(value, GENERATORS):
         return [(name, part) for name, part in attributes(value) if name != "gauss_next"]
     if isinstance(value, ModuleType):
@@ -182,10 +214,10 @@ def _of_object(value: Any) -> list[tuple[Any, Any]]:
     parts = list(enumerate(value)) if isinstance(value, CONTAINERS) else []
     for each in kind.__mro__:
         for name, slot in vars(each).items():
-            if isinstance(slot, MemberDescriptorType) and not name.startswith("__"):
+            if isinstance(slot, MemberDescriptorType) and name not in ("__dict__", "__weakref__"):
                 with suppress(AttributeError):
                     held[name] = slot.__get__(value)
-    return [*parts, *held.items(), *_classes(kind)]
+    return [*parts, *held.items(), *_classes(kind)] or referents(value)  # of C, in another library
 
 
 def _classes(kind: type) -> list[tuple[str, type]]:
@@ -288,8 +320,9 @@ def _parts_named(name: str, value: Any, names: frozenset[str], depth: int = 2) -
     if not isinstance(value, ModuleType | type) or (isinstance(value, type) and is_own_class(value)):
         return {}
     found, own = dict[str, Any](), isinstance(value, ModuleType) and is_own_module(value)
-    for each in names & vars(value).keys():
-        part = vars(value)[each]
+    held = vars(value)
+    for each in [name for name in names if name in held]:
+        part = held[each]
         if own or type(part) in PLAIN:
             found[f"{name}.{each}"] = part
         if depth > 1 and isinstance(part, ModuleType | type) and not _is_own(part):
@@ -310,14 +343,18 @@ def _attributes(code: CodeType) -> frozenset[str]:
 def is_own_class(kind: type) -> bool:
     """Whether a class is the user's."""
     module = sys.modules.get(kind.__module__)
-    return not is_library_class(kind) and module is not None and is_own_module(module)
+    return not is_library_class(kind) and module is not None and (is_own_module(module) or _is_executed(kind))
+
+
+def _is_executed(kind: type) -> bool:
+    """Whether a class was made by `exec` without the name of a module."""
+    return kind.__module__ == "builtins" and bool(kind.__flags__ & 1 << 9)  # a heap type; Python's own are static
 
 
 def is_library_class(kind: type) -> bool:
     """Whether a class belongs to torch, NumPy, vgame or Python; a step does not change the state of such objects."""
     name = kind.__module__ or ""
-    if is_of_user(getattr(sys.modules.get(name), "__file__", None) or "<>"):
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if (file and is_of_user(file)) or _is_executed(kind):
         return False  # also of a user's file with the name of a module of Python, such as sched.py
-    return name.split(".")[0] in {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS and not (
-        name.startswith("torch.utils.data")
-    )
+    return name.partition(".")[0] in _LIBRARIES and not name.startswith("torch.utils.data")
