@@ -26,7 +26,7 @@ from vgame.program.memory import sharing
 from vgame.program.optimizers import TORCHS, has_rule
 from vgame.system.installed import VGAME, is_installed, is_of_python
 from vgame.tasks.opened import LEAVES, attributes
-from vgame.tasks.reach import is_own_class, kind_of, reached, state
+from vgame.tasks.reach import innermost, is_own_class, kind_of, reached, state
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
@@ -186,7 +186,7 @@ class Held:
 
     def _reached(self) -> dict[str, Any]:
         tensors = {**_parameters(self.model), **_buffers(self.model)}
-        return values_of(self.roots) | {f"{n}.{key}": v for n, t in tensors.items() for key, v in attributes(t)}
+        return values_of([*self.roots, *((f"{n}.{key}", v) for n, t in tensors.items() for key, v in attributes(t))])
 
     def now(self) -> dict[str, Any]:
         """The values now, by name."""
@@ -214,7 +214,7 @@ class Held:
         call = getattr(type(loss), "forward" if isinstance(loss, nn.Module) else "__call__", None)
         code = getattr(call, "__code__", None)
         place = f" ({Path(code.co_filename).name} line {code.co_firstlineno})" if code else ""
-        names = dict.fromkeys(path.split(AGAIN)[0] for path in paths)
+        names = innermost(path.split(AGAIN)[0] for path in paths)
         return [path + place if path.startswith("loss.") and " (" not in path else path for path in names]
 
     def refuse_changes(self) -> None:

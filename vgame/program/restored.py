@@ -15,11 +15,12 @@ from functools import cache, partial
 from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from vgame.program.hidden_state import Container, Roots, containers, is_library_file, roots_of, same_parts
 from vgame.system.installed import is_own_module
-from vgame.tasks.opened import PLAIN, attributes
+from vgame.tasks.opened import attributes
 from vgame.tasks.reach import CACHED, is_own_class, reached
 
 ABSENT = object()
@@ -32,7 +33,7 @@ def restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
     undo = [partial(_fill, each, _plain(each)) for each in containers(roots)] + list(_bindings(roots))
     frozen = [(p, p.requires_grad) for _, p in model.named_parameters()]
     tensors = [*model.parameters(), *model.buffers()]
-    undo += [partial(_set_back, vars(each), dict(attributes(each))) for each in tensors]
+    undo += [partial(_set_back, each, dict(attributes(each))) for each in tensors]
     try:
         yield
     finally:
@@ -42,11 +43,11 @@ def restored(model: nn.Module, *losses: Callable[..., Any]) -> Iterator[None]:
             each()
 
 
-def _set_back(held: dict[str, Any], before: dict[str, Any]) -> None:
+def _set_back(tensor: torch.Tensor, before: dict[str, Any]) -> None:
     """Give a tensor its earlier attributes."""
-    for name in [n for n, v in held.items() if type(v) in PLAIN and n[:1] != "_" and n not in before]:
-        del held[name]
-    held.update(before)
+    for name in {*dict(attributes(tensor))} - {*before}:
+        delattr(tensor, name)
+    vars(tensor).update(before)
 
 
 def _plain(each: Container) -> Container:

@@ -46,13 +46,14 @@ def attributes(value: Any) -> list[tuple[str, Any]]:
     if not isinstance(held, dict):
         return []
     if isinstance(value, torch.Tensor):
-        return [(k, v) for k, v in held.items() if k[:1] != "_" and v is not None and type(v) in (*PLAIN, *OPEN)]
+        own = {k: v for k, v in held.items() if v is not None and k != "_is_param" and "_memo" not in k}
+        return [(k, v) for k, v in own.items() if type(v) in (*PLAIN, *OPEN)]
     return [(k, v) for k, v in held.items() if k != "__wrapped__"]
 
 
 def of_library(value: Any) -> list[tuple[Any, Any]]:
     """The parts of an object of a library's class."""
-    room = type(value).__module__.partition(".")[0]
+    room = str(type(value).__module__).partition(".")[0]
     if room == "vgame":
         return []
     held = getattr(value, "__dict__", {})

@@ -121,6 +121,13 @@ def state(value: Any) -> Any:
     return None
 
 
+def innermost(names: Iterable[str]) -> list[str]:
+    """The names without those of objects of which a part is named too."""
+    places = {name: name.split(" (")[0] for name in names}
+    wholes = {path[:n] for path in places.values() for n, letter in enumerate(path) if letter == "."}
+    return [name for name, path in places.items() if path not in wholes]
+
+
 def kind_of(value: Any) -> Any:
     """What an object is, whose parts are compared instead of a state: its class, size or code."""
     if isinstance(value, CONTAINERS):
@@ -353,7 +360,7 @@ def _is_executed(kind: type) -> bool:
 
 def is_library_class(kind: type) -> bool:
     """Whether a class belongs to torch, NumPy, vgame or Python; a step does not change the state of such objects."""
-    name = kind.__module__ or ""
+    name = str(kind.__module__)
     file = getattr(sys.modules.get(name), "__file__", None)
     if (file and is_of_user(file)) or _is_executed(kind):
         return False  # also of a user's file with the name of a module of Python, such as sched.py

@@ -15,7 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,17 @@ from torch import nn
 
 from vgame.program.functions_held import _is_full, _of_function
 from vgame.system.installed import VGAME, is_installed, is_own_module
-from vgame.tasks.opened import wrapped
-from vgame.tasks.reach import MOST_PARTS
+from vgame.tasks.opened import functions_of, wrapped
+from vgame.tasks.reach import MOST_PARTS, parts, state
 
 LEAVES = (int, float, complex, str, bytes, bool, type(None))
 CONTAINERS = list | tuple | set | frozenset | deque
 CHANCE = (random.Random, np.random.Generator, np.random.RandomState)
+#: Modules of Python whose objects hold values of the user. (Others hold files, or change by themselves.)
+HOLDERS = {
+    "_contextvars", "_queue", "_thread", "argparse", "array", "collections", "configparser", "contextvars", "functools",
+    "multiprocessing.sharedctypes", "queue", "threading", "types", "weakref",
+}  # fmt: skip
 MOST, MOST_BYTES = 20_000, 1 << 24  # objects; bytes of a tensor that are hashed
 
 
@@ -85,7 +90,7 @@ def _print(value: Any) -> Any:
     if isinstance(value, dict | CONTAINERS) and len(value) > MOST_PARTS:
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         return hash(tuple(part if isinstance(part, LEAVES) else id(part) for part in parts))
-    return len(value) if isinstance(value, dict | CONTAINERS) else None
+    return len(value) if isinstance(value, dict | CONTAINERS) else state(value)
 
 
 def _of_tensor(tensor: torch.Tensor) -> Any:
@@ -123,6 +128,8 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
     if isinstance(value, ModuleType | torch.Tensor | np.ndarray | torch.optim.Optimizer):
         return []
+    if isinstance(value, GeneratorType | BuiltinMethodType) or type(value).__module__ in HOLDERS:
+        return [(f"{path}.{name}", part) for name, part in parts(value)]
     return _of_object(path, value)
 
 
@@ -139,7 +146,9 @@ def _of_object(path: str, value: Any) -> list[tuple[str, Any]]:
         names = (slots,) if isinstance(slots, str) else slots
         found |= {name: getattr(value, name) for name in names if name[:2] != "__" and hasattr(value, name)}
         plain = {k: v for k, v in vars(kind).items() if not k.startswith("__")}
-        found = {k: v for k, v in plain.items() if not isinstance(v, property | type(kind.__dict__))} | found
+        functions = {k: each for k, v in plain.items() for each in functions_of(v) if each is not v}
+        plain = {k: v for k, v in plain.items() if not isinstance(v, property | MemberDescriptorType)}
+        found = functions | plain | found
     return [(f"{path}.{name}", part) for name, part in found.items()]
 
 
