@@ -15,7 +15,15 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import BuiltinMethodType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
@@ -128,7 +136,7 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
     if isinstance(value, ModuleType | torch.Tensor | np.ndarray | torch.optim.Optimizer):
         return []
-    if isinstance(value, GeneratorType | BuiltinMethodType) or type(value).__module__ in HOLDERS:
+    if isinstance(value, GeneratorType | BuiltinMethodType | MethodWrapperType) or type(value).__module__ in HOLDERS:
         return [(f"{path}.{name}", part) for name, part in parts(value)]
     return _of_object(path, value)
 
