@@ -21,6 +21,7 @@ from optimizer_steps import loss as usual_loss
 from torch import nn, optim
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+import vgame
 from vgame.errors import ProgramError
 from vgame.program.capture import capture
 from vgame.program.lower import lower_task
@@ -133,9 +134,15 @@ def table(size: int) -> torch.Tensor:
     return torch.arange(size)
 
 
+@functools.singledispatch
+def scaled(value: Any) -> Any:
+    return value * 1
+
+
 @pytest.mark.parametrize(
     "use",
     [
+        lambda model, batch: scaled(batch["x"]),
         lambda model, batch: accuracy(model(batch["x"]), batch["y"]),
         lambda model, batch: table(3),
         lambda model, batch: LOG.info("a step of %d", len(batch["x"])),
@@ -148,7 +155,16 @@ def table(size: int) -> torch.Tensor:
             rate.get_last_lr()
         ),
     ],
-    ids=["no_grad", "a cache", "a logger", "a distribution", "an order", "a semaphore", "a scheduler"],
+    ids=[
+        "singledispatch",
+        "no_grad",
+        "a cache",
+        "a logger",
+        "a distribution",
+        "an order",
+        "a semaphore",
+        "a scheduler",
+    ],
 )
 def test_what_is_used_and_does_not_change_is_captured(use: Callable[..., Any]) -> None:
     def loss(model: Any, batch: Any) -> Any:
@@ -156,7 +172,8 @@ def test_what_is_used_and_does_not_change_is_captured(use: Callable[..., Any]) -
         return usual_loss(model, batch)
 
     model = network()
-    assert capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
+    task = Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16, order="sequential")
+    assert vgame.prepare(vgame.Job(task, steps=4), validate=60)
 
 
 def test_a_dictionary_of_an_own_class_is_given_back() -> None:

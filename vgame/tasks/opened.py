@@ -17,10 +17,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from functools import cached_property, partial, partialmethod
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import Any
 from unittest.mock import NonCallableMock
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -30,8 +32,8 @@ PLAIN = {int, bool, float, complex, str, bytes, type(None)}
 #: Objects that change by themselves, or by what a loss prints. Only numbers and texts in their attributes are parts.
 SINKS = (
     logging.Logger, logging.Handler, logging.Filter, logging.LoggerAdapter, logging.Manager, io.IOBase,
-    threading.Thread, Executor, Future, multiprocessing.process.BaseProcess, subprocess.Popen, socket.socket,
-    asyncio.AbstractEventLoop, cProfile.Profile, NonCallableMock,
+    threading.Thread, threading.Condition, Executor, Future, multiprocessing.process.BaseProcess, subprocess.Popen,
+    socket.socket, asyncio.AbstractEventLoop, cProfile.Profile, NonCallableMock,
 )  # fmt: skip
 TRAINING = (torch.optim.Optimizer, LRScheduler)
 OPEN = (list, dict, set)
@@ -73,16 +75,14 @@ def referents(value: Any) -> list[tuple[int, Any]]:
 
 
 def wrapped(function: FunctionType) -> list[tuple[str, Any]]:
-    """What a function of a library holds that the user has given it, as a decorator does."""
-    found = []
+    """What a function of a library holds that the user has given it, as a decorator does. A weak dictionary is a cache
+    of the library's."""
+    found = [*vars(function).values()]
     for cell in function.__closure__ or ():
-        try:
-            part = cell.cell_contents
-        except ValueError:  # it is empty
-            continue
-        if not isinstance(part, (*LEAVES, *BESIDE)):
-            found.append(("", part))
-    return [*found, *(("", v) for v in vars(function).values())]
+        with suppress(ValueError):  # it is empty
+            found.append(cell.cell_contents)
+    caches = [v for v in found if isinstance(v.__self__ if isinstance(v, MethodType) else v, WeakKeyDictionary)]
+    return [("", v) for v in found if not (isinstance(v, (*LEAVES, *BESIDE)) or any(v is each for each in caches))]
 
 
 def functions_of(descriptor: Any) -> list[Any]:
