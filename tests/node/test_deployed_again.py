@@ -199,6 +199,25 @@ def test_one_endpoint_of_three_ends_no_deployment(
         assert vgame.Escrow(game, deploy_part(wallet, NAME, game.address)) and count(funded) == 7
 
 
+def lags(query: dict[str, Any], truth: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Shows the state before the last transaction."""
+    reply = truth()
+    if query["method"] == "eth_getTransactionCount":
+        reply["result"] = hex(max(int(reply["result"], 16) - 1, 0))
+    return {"result": "0x"} if query["method"] == "eth_getCode" else reply
+
+
+def test_one_that_lags_beside_a_false_one_has_no_part_paid_twice(
+    some_scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The false one shows the true count of transactions, and no code."""
+    monkeypatch.setattr(agreed, "WAIT", 0.5)
+    funded = some_scene.wallet()
+    with endpoints(some_scene.chain.url, None, lags, shows_no_code) as urls, pytest.raises(VgameError):
+        deploy(Wallet(Chain(urls), funded.key))
+    assert count(funded) == 1
+
+
 def run(wallet: Wallet, *words: object) -> Any:
     return CliRunner().invoke(
         app, ["deploy", "--rpc", wallet.chain.url, "--json", *map(str, words)], env={"VGAME_KEY": wallet.key.hex()}

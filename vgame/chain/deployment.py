@@ -81,8 +81,10 @@ class _Parts:
 
     def _next(self) -> int:
         """Number of the account's next transaction."""
-        chain, address = self.wallet.chain, self.wallet.address
-        return anywhere(chain, lambda: chain.middle(lambda eth: quantity(eth.get_transaction_count(address, "latest"))))
+        return anywhere(self.wallet.chain, lambda: self.wallet.chain.middle(self._count))
+
+    def _count(self, eth: Any) -> int:
+        return quantity(eth.get_transaction_count(self.wallet.address, "latest"))
 
     def deploy(self, name: str, *args: str) -> str:
         """The address of a part with these constructor arguments, as most endpoints show it. A receipt alone could name
@@ -110,7 +112,10 @@ class _Parts:
 
     def _made(self, name: str, args: tuple[str, ...], number: int) -> str:
         """The address of a part that one of the transactions from `first` to a few after `number` has created; empty if
-        there is none."""
+        there is none. NotYet at an endpoint that does not have all transactions before `number`."""
+        chain = self.wallet.chain
+        if (count := chain.ask(lambda: self._count(chain.web3.eth))) < number:
+            raise NotYet(f"{chain.url} shows {count} transactions of {self.wallet.address}, not {number}: it lags")
         addresses = map(self._address, range(self.first, number + MORE))
         return next((address for address in addresses if self._is_part(name, address, args)), "")
 
