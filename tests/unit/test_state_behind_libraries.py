@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from library_counters import plain
 from optimizer_steps import data, network
 from optimizer_steps import loss as usual_loss
 from torch import nn, optim
@@ -28,17 +29,6 @@ from vgame.program.lower import lower_task
 from vgame.tasks.task import Task
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
-Count = Callable[[], float]
-
-
-def plain() -> Count:
-    n = [0]
-
-    def count() -> int:
-        n[0] += 1
-        return n[0]
-
-    return count
 
 
 def test_a_counter_of_a_parameter_is_refused() -> None:

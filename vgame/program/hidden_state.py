@@ -34,7 +34,7 @@ EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._glob
 
 PACKAGE = Path(__file__).parent.parent
 PASSES = str(PACKAGE / "program" / "passes.py")  # calls the loss
-AGAIN = "\0"  # and a number: after the name of a further object of one name
+AGAIN = "\0"  # between a name and a number: the second, third ... object of that name
 DEEP = 40  # most stack frames between vgame's reading of the stack and the user's line
 SHIPPED = tuple(str(PACKAGE / "tasks" / f"{name}.py") for name in ("cifar10", "digits", "models", "shipped", "text"))
 

@@ -1,6 +1,7 @@
 """Parts of objects of libraries, in which the user's code may keep numbers.
 
-In: an object of Python's own library, of torch or NumPy. Out: (name, part) pairs; no code of the object runs.
+In: an object of Python's own library, of torch or NumPy. Out: (name, part) pairs. Only `reduced` calls a method of the
+object, the one by which Python copies it.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ SINKS = (
     socket.socket, asyncio.AbstractEventLoop, cProfile.Profile, NonCallableMock,
 )  # fmt: skip
 TRAINING = (torch.optim.Optimizer, LRScheduler)
-OPEN = (list, dict, set)
-CALLED = (FunctionType, MethodType, partial)
-#: What leads away from an object: to its code, or to all of a program.
-BESIDE = (type, ModuleType, CodeType, FrameType, TracebackType)
+COLLECTIONS = (list, dict, set)
+FUNCTIONS = (FunctionType, MethodType, partial)
+#: No parts: from these, all code and all modules of the process can be reached.
+EXCLUDED = (type, ModuleType, CodeType, FrameType, TracebackType)
 
 
 def attributes(value: Any) -> list[tuple[str, Any]]:
-    """What the user has set on a number, a text, a tensor, a container or a function of a library."""
+    """Attributes that the user has set on a number, a text, a tensor, a container or a function of a library."""
     held = getattr(value, "__dict__", None)
     if not isinstance(held, dict):
         return []
     if isinstance(value, torch.Tensor):
         own = {k: v for k, v in held.items() if v is not None and k != "_is_param" and "_memo" not in k}
-        return [(k, v) for k, v in own.items() if type(v) in (*PLAIN, *OPEN)]
+        return [(k, v) for k, v in own.items() if type(v) in (*PLAIN, *COLLECTIONS)]
     return [(k, v) for k, v in held.items() if k != "__wrapped__"]
 
 
@@ -60,18 +61,18 @@ def of_library(value: Any) -> list[tuple[Any, Any]]:
         return []
     held = getattr(value, "__dict__", {})
     if isinstance(value, SINKS):
-        kinds = (*PLAIN, *OPEN) if isinstance(value, logging.Logger | logging.LoggerAdapter) else PLAIN
+        kinds = (*PLAIN, *COLLECTIONS) if isinstance(value, logging.Logger | logging.LoggerAdapter) else PLAIN
         return [(k, v) for k, v in held.items() if type(v) in kinds]
     if isinstance(value, TRAINING):
         return list(held.items())
     if room in sys.stdlib_module_names:
         return list(held.items()) or referents(value) or reduced(value)
-    return [(k, v) for k, v in held.items() if type(v) in (*PLAIN, *OPEN) or isinstance(v, CALLED)]
+    return [(k, v) for k, v in held.items() if type(v) in (*PLAIN, *COLLECTIONS) or isinstance(v, FUNCTIONS)]
 
 
 def referents(value: Any) -> list[tuple[int, Any]]:
     """What an object of C refers to."""
-    return list(enumerate(part for part in gc.get_referents(value) if not isinstance(part, BESIDE)))
+    return list(enumerate(part for part in gc.get_referents(value) if not isinstance(part, EXCLUDED)))
 
 
 def wrapped(function: FunctionType) -> list[tuple[str, Any]]:
@@ -82,7 +83,7 @@ def wrapped(function: FunctionType) -> list[tuple[str, Any]]:
         with suppress(ValueError):  # it is empty
             found.append(cell.cell_contents)
     caches = [v for v in found if isinstance(v.__self__ if isinstance(v, MethodType) else v, WeakKeyDictionary)]
-    return [("", v) for v in found if not (isinstance(v, (*LEAVES, *BESIDE)) or any(v is each for each in caches))]
+    return [("", v) for v in found if not (isinstance(v, (*LEAVES, *EXCLUDED)) or any(v is each for each in caches))]
 
 
 def functions_of(descriptor: Any) -> list[Any]:
@@ -100,12 +101,14 @@ def functions_of(descriptor: Any) -> list[Any]:
 
 def position(value: Iterator[Any]) -> list[tuple[int, Any]]:
     """The parts of an iterator without attributes, which give its position."""
+    if parts := reduced(value):
+        return parts
     numbers = [getattr(value, name) for name in ("index", "iterindex", "line_num") if hasattr(value, name)]
-    return reduced(value) or [*enumerate(numbers), *referents(value)]
+    return [*enumerate(numbers), *referents(value)]
 
 
 def reduced(value: Any) -> list[tuple[int, Any]]:
-    """The parts of which Python would make a copy of an object; none if it cannot be copied."""
+    """The parts from which Python makes a copy of an object (`__reduce_ex__`); none if it cannot be copied."""
     try:
         return list(enumerate(value.__reduce_ex__(4)[1:]))
     except Exception:  # a class decides what it raises

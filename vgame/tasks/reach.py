@@ -103,7 +103,7 @@ def state(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return value.initial_seed()
     if isinstance(value, np.ndarray):
-        return value.shape, hash(value.tobytes()) if value.dtype != object else _words(value.ravel().tolist())
+        return value.shape, hash(value.tobytes()) if value.dtype != object else words(value.ravel().tolist())
     if isinstance(value, GeneratorType):
         return value.gi_frame and value.gi_frame.f_lasti
     if isinstance(value, NUMBERS):
@@ -115,9 +115,9 @@ def state(value: Any) -> Any:
     if isinstance(value, dict):
         keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
         parts = dict.values(value) if _size(value) > MOST_PARTS else ()
-        return _words([*keys, *parts])
+        return words([*keys, *parts])
     if isinstance(value, CONTAINERS) and _size(value) > MOST_PARTS:
-        return _words(value)
+        return words(value)
     return None
 
 
@@ -129,7 +129,7 @@ def innermost(names: Iterable[str]) -> list[str]:
 
 
 def kind_of(value: Any) -> Any:
-    """What an object is, whose parts are compared instead of a state: its class, size or code."""
+    """The size of a container, the code of a function, the class of another object: compared besides its parts."""
     if isinstance(value, CONTAINERS):
         return _size(value)
     if isinstance(value, FunctionType | MethodType):
@@ -137,7 +137,7 @@ def kind_of(value: Any) -> Any:
     return id(value if isinstance(value, type) else type(value))
 
 
-def _words(parts: Iterable[Any]) -> int:
+def words(parts: Iterable[Any]) -> int:
     """A hash of many parts: of numbers and texts by value, of containers by their own parts, of others by identity."""
     return hash(tuple(_word(part) for part in parts))
 
@@ -359,7 +359,7 @@ def _is_executed(kind: type) -> bool:
 
 
 def is_library_class(kind: type) -> bool:
-    """Whether a class belongs to torch, NumPy, vgame or Python; a step does not change the state of such objects."""
+    """Whether a class belongs to torch, NumPy, vgame or Python. `of_library` gives the parts of its objects."""
     name = str(kind.__module__)
     file = getattr(sys.modules.get(name), "__file__", None)
     if (file and is_of_user(file)) or _is_executed(kind):

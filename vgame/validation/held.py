@@ -2,7 +2,8 @@
 carry changes of it to the next step.
 
 In: a loss, a data set, a collate function. Out: a fingerprint of each reachable value, by its path. Two collections of
-fingerprints show the changes.
+fingerprints show the changes. Objects of libraries have no parts here, except Python's HOLDERS: a data set's tables and
+archives fill caches and move in files when they are read. The search of a capture (vgame/tasks/reach.py) opens them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from torch import nn
 from vgame.program.functions_held import _is_full, _of_function
 from vgame.system.installed import VGAME, is_installed, is_own_module
 from vgame.tasks.opened import functions_of, wrapped
-from vgame.tasks.reach import MOST_PARTS, parts, state
+from vgame.tasks.reach import MOST_PARTS, parts, state, words
 
 LEAVES = (int, float, complex, str, bytes, bool, type(None))
 CONTAINERS = list | tuple | set | frozenset | deque
@@ -96,8 +97,7 @@ def _print(value: Any) -> Any:
     if hasattr(value, "gi_frame"):
         return value.gi_frame and value.gi_frame.f_lasti
     if isinstance(value, dict | CONTAINERS) and len(value) > MOST_PARTS:
-        parts = [*value, *value.values()] if isinstance(value, dict) else value
-        return hash(tuple(part if isinstance(part, LEAVES) else id(part) for part in parts))
+        return words([*value, *value.values()] if isinstance(value, dict) else value)
     return len(value) if isinstance(value, dict | CONTAINERS) else state(value)
 
 
