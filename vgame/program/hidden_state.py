@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
@@ -22,11 +21,12 @@ from torch import nn
 from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError, some_of
+from vgame.program.compared import Roots, differing, innermost, values_of, values_outside
 from vgame.program.memory import sharing
 from vgame.program.optimizers import TORCHS, has_rule
-from vgame.system.installed import VGAME, is_installed, is_of_python
-from vgame.tasks.opened import LEAVES, attributes
-from vgame.tasks.reach import innermost, is_own_class, kind_of, reached, state
+from vgame.system.installed import VGAME, is_of_python
+from vgame.tasks.opened import attributes
+from vgame.tasks.reach import is_own_class, reached
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
@@ -34,7 +34,6 @@ EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._glob
 
 PACKAGE = Path(__file__).parent.parent
 PASSES = str(PACKAGE / "program" / "passes.py")  # calls the loss
-AGAIN = "\0"  # between a name and a number: the second, third ... object of that name
 DEEP = 40  # most stack frames between vgame's reading of the stack and the user's line
 SHIPPED = tuple(str(PACKAGE / "tasks" / f"{name}.py") for name in ("cifar10", "digits", "models", "shipped", "text"))
 
@@ -214,7 +213,7 @@ class Held:
         call = getattr(type(loss), "forward" if isinstance(loss, nn.Module) else "__call__", None)
         code = getattr(call, "__code__", None)
         place = f" ({Path(code.co_filename).name} line {code.co_firstlineno})" if code else ""
-        names = innermost(path.split(AGAIN)[0] for path in paths)
+        names = innermost(paths)
         return [path + place if path.startswith("loss.") and " (" not in path else path for path in names]
 
     def refuse_changes(self) -> None:
@@ -280,70 +279,12 @@ def attributes_change(names: list[str], left: list[str], backward: Sequence[str]
     )
 
 
-def values_of(roots: Roots) -> dict[str, Any]:
-    """Reachable numbers, strings, tensors and None, and the states of other objects, by name."""
-    found, times = dict[str, Any](), Counter[str]()
-    for name, value in reached(roots):
-        times[name] += 1
-        name += f"{AGAIN}{times[name]}" * (times[name] > 1)
-        found[name] = value if isinstance(value, LEAVES) else (state(value), kind_of(value))
-    return found
-
-
-def values_outside() -> dict[str, Any]:
-    """Numbers and strings of the user's modules, and the environment variables. Code can reach both by name:
-    getattr(module, "count"), sys.modules, os.environ."""
-    modules = [_held(m) for m in list(sys.modules.values())]
-    found = {
-        f"{name} (of the module {held.get('__name__')})": v
-        for held in [*(held for held in modules if _is_users(held)), vars(sys.modules["__main__"])]
-        for name, v in list(held.items())
-        if _is_value(v)
-    }
-    return found | {f"{os.fsdecode(k)} (of os.environ)": v for k, v in getattr(os.environ, "_data", {}).items()}
-
-
-def _held(module: Any) -> Mapping[str, Any]:
-    """A module's attributes, read without running code of the module (such as a LazyLoader's)."""
-    try:
-        return object.__getattribute__(module, "__dict__")  # type: ignore[no-any-return]
-    except AttributeError:
-        return {}
-
-
-def _is_users(held: Mapping[str, Any]) -> bool:
-    file = held.get("__file__")
-    if not isinstance(file, str) or is_installed(file):  # nearly all
-        return False
-    return str(held.get("__name__")).partition(".")[0] != PACKAGE.name
-
-
-def _is_value(value: Any) -> bool:
-    parts = value if type(value) is tuple else (value,)
-    return all(isinstance(part, int | float | complex | str | bytes | np.number | np.bool_) for part in parts)
-
-
-def differing(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """The sorted names whose values are not the same."""
-    return [name for name in sorted({*now, *before}) if not _is_same(now.get(name), before.get(name))]
-
-
-def _is_same(now: Any, before: Any) -> bool:
-    """Whether both are one object, or equal numbers or texts, also in tuples."""
-    if type(now) is tuple and type(before) is tuple and len(now) == len(before):
-        return all(map(_is_same, now, before))
-    if now is before or type(now) is not type(before) or not (_is_value(now) and _is_value(before)):
-        return now is before
-    return bool(now == before) and repr(now) == repr(before)  # (0, 0.0) is not (0.0, 0), nor is 0.0 -0.0
-
-
 def same_parts(a: Container, b: Container) -> bool:
     """Whether both have the same objects at the same places."""
     return [(key, id(part)) for key, part in _parts(a)] == [(key, id(part)) for key, part in _parts(b)]
 
 
 Container = dict | list | set | deque
-Roots = list[tuple[str, Any]]
 
 
 def roots_of(model: nn.Module, losses: Iterable[Any] = ()) -> Roots:

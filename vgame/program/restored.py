@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from vgame.program.hidden_state import Container, Roots, containers, is_library_file, roots_of, same_parts
+from vgame.program.compared import Roots
+from vgame.program.hidden_state import Container, containers, is_library_file, roots_of, same_parts
 from vgame.system.installed import is_own_module
 from vgame.tasks.opened import attributes
 from vgame.tasks.reach import CACHED, is_own_class, reached

@@ -19,7 +19,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
-from vgame.program.hidden_state import Roots, differing, roots_of, values_of
+from vgame.program.compared import Roots, differing, innermost, values_of
+from vgame.program.hidden_state import roots_of
 from vgame.program.inner_parts import inner_parts
 from vgame.program.memory import overlaps, span
 from vgame.program.traps import ABSENT, is_number, is_trap, trapped
@@ -104,7 +105,7 @@ class Shared:
 
     def refuse_outside(self) -> None:
         """Raise ProgramError if the steps of the copies have changed what the losses or the model reach."""
-        if changed := differing(values_of(self.losses), self.values):
+        if changed := innermost(differing(values_of(self.losses), self.values)):
             raise ProgramError(
                 f"a step of the optimizer or its schedulers changes {changed[0]}, which the loss or the model may "
                 "read, but the loss of a program is the same in all steps; remove it"

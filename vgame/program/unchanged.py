@@ -21,8 +21,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, MultiplicativeLR
 
 from vgame.errors import ProgramError
+from vgame.program.compared import differing, values_outside
 from vgame.program.functions_held import LEAVES, LIVE, STANDARD, Reader, parts
-from vgame.program.hidden_state import differing, values_outside
 from vgame.program.named import CALLED, WHOLE
 from vgame.program.stand_ins import held_by
 from vgame.tasks.reach import is_own_class

@@ -121,13 +121,6 @@ def state(value: Any) -> Any:
     return None
 
 
-def innermost(names: Iterable[str]) -> list[str]:
-    """The names without those of objects of which a part is named too."""
-    places = {name: name.split(" (")[0] for name in names}
-    wholes = {path[:n] for path in places.values() for n, letter in enumerate(path) if letter == "."}
-    return [name for name, path in places.items() if path not in wholes]
-
-
 def kind_of(value: Any) -> Any:
     """The size of a container, the code of a function, the class of another object: compared besides its parts."""
     if isinstance(value, CONTAINERS):
