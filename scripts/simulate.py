@@ -40,9 +40,9 @@ IDLE = (
     "agents/bonus", "agents/bonus_conditions", "agents/certified", "agents/client", "agents/followed_run",
     "agents/local_run", "agents/notify", "agents/status", "agents/telemetry", "attacks/cheat", "attacks/computation",
     "attacks/exchange", "attacks/tampered_log", "chain/agreed", "chain/connect", "chain/deployment", "chain/embedded",
-    "chain/escrow", "chain/sending", "chain/tester_json", "commit/gpu_sha", "commit/mapped", "commit/sha_kernel",
-    "commit/tensor", "job/bundle", "job/cautions", "job/data", "job/differences", "job/factory", "job/file",
-    "job/forecast", "job/modules", "job/shown", "job/start", "job/state_keys", "job/terms", "job/weights",
+    "chain/escrow", "chain/registry", "chain/sending", "chain/tester_json", "commit/gpu_sha", "commit/mapped",
+    "commit/sha_kernel", "commit/tensor", "job/bundle", "job/cautions", "job/data", "job/differences", "job/factory",
+    "job/file", "job/forecast", "job/modules", "job/shown", "job/start", "job/state_keys", "job/terms", "job/weights",
     "system/fields", "system/installed", "system/jit", "system/memory", "system/threads", "system/version",
     "system/warned",
 )  # fmt: skip

@@ -16,11 +16,12 @@ from scene import Scene
 from typer.testing import CliRunner
 
 import vgame
-from vgame.chain import agreed, deployment
+from vgame.chain import agreed, registry
 from vgame.chain.abi import artifact
 from vgame.chain.connection import Chain
-from vgame.chain.deployment import ORDER, check_room, deploy, deploy_part, most_gas, record
+from vgame.chain.deployment import ORDER, deploy, deploy_part, most_gas
 from vgame.chain.escrow import NAME
+from vgame.chain.registry import check_room, record
 from vgame.chain.wallet import Wallet, deploy_game
 from vgame.cli.commands import app
 from vgame.errors import ChainError, VgameError
@@ -256,7 +257,7 @@ def test_a_game_in_a_registry_is_not_replaced(real_scene: Scene, tmp_path: Path)
 
 def test_two_commands_write_one_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two chains, at the same time: none of the two games is lost."""
-    games, usual = tmp_path / "games.json", deployment.write_atomic
+    games, usual = tmp_path / "games.json", registry.write_atomic
     one, other = (SimpleNamespace(address=OTHER, chain=SimpleNamespace(chain_id=n)) for n in (5, 6))
     second = threading.Thread(target=lambda: record(games, cast(Any, other)))
 
@@ -266,8 +267,8 @@ def test_two_commands_write_one_registry(tmp_path: Path, monkeypatch: pytest.Mon
             second.join(0.5)
         usual(path, data)
 
-    monkeypatch.setattr(deployment, "agreed", lambda *_: ())
-    monkeypatch.setattr(deployment, "write_atomic", written)
+    monkeypatch.setattr(registry, "agreed", lambda *_: ())
+    monkeypatch.setattr(registry, "write_atomic", written)
     record(games, cast(Any, one))
     second.join()
-    assert set(deployment.read(games)) == {"5", "6"}
+    assert set(registry.read(games)) == {"5", "6"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from scene import Scene
 
-from vgame.chain.deployment import find, open_reading, read, record
 from vgame.chain.game import PARTS, Game
+from vgame.chain.registry import find, open_reading, read, record
 from vgame.chain.wallet import deploy_game
 from vgame.errors import ChainError, VgameError
 

@@ -13,8 +13,8 @@ from urllib.request import Request, urlopen
 import forked
 from scene import Scene
 
-from vgame.chain.deployment import record
 from vgame.chain.game import Game
+from vgame.chain.registry import record
 from vgame.chain.wallet import deploy_game
 
 

@@ -16,9 +16,9 @@ from vgame.chain.abi import artifact
 from vgame.chain.agreed import check_contracts, middle_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
-from vgame.chain.deployment import record
 from vgame.chain.game import Game
 from vgame.chain.records import NOBODY
+from vgame.chain.registry import record
 from vgame.chain.sending import send_until
 from vgame.chain.turns import SHORTEST
 from vgame.chain.wallet import Wallet, deploy_game

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vgame.agents.order import find_order
-from vgame.chain.deployment import open_reading
 from vgame.chain.game import Game
 from vgame.chain.records import STANDING, Event
+from vgame.chain.registry import open_reading
 from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
 from vgame.job.weights import check_weights

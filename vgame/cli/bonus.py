@@ -39,7 +39,7 @@ def _look_at(rpc: Sequence[str], game: str, escrow: str, chain_id: int | None) -
     seat = seat_of(rpc, game, Path(), Path(), "default", chain_id)
     from vgame.api_bonus import Escrow
     from vgame.chain.anywhere import anywhere
-    from vgame.chain.deployment import open_reading
+    from vgame.chain.registry import open_reading
 
     found = open_reading(seat.rpc, seat.game, seat.chain_id)
     anywhere(found.chain, found.check_parts)

@@ -71,18 +71,20 @@ def deploy(
     After an interruption the same command goes on."""
     from vgame.agents.config import wallet_from_environment
     from vgame.api_chain import Game
-    from vgame.chain import deployment
+    from vgame.chain import registry as games
     from vgame.chain.connect import connect
+    from vgame.chain.deployment import deploy as deploy_parts
 
     connection = connect(rpc, chain_id)
     reporter = Reporter(json)
+    connection.tell = lambda text: reporter.emit("waiting", text, message=text)
     listener = NULL_PROGRESS if json else reporter
-    check = lambda: registry and deployment.check_room(registry, connection.chain_id)  # noqa: E731
-    address = deployment.deploy(wallet_from_environment(connection), listener, check)
+    check = lambda: registry and games.check_room(registry, connection.chain_id)  # noqa: E731
+    address = deploy_parts(wallet_from_environment(connection), listener, check)
     game = Game(connection, address)  # VgameError unless all six contracts have this version's code
     reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
     if registry:
-        deployment.record(registry, game)
+        games.record(registry, game)
 
 
 @job_app.command()
@@ -289,8 +291,8 @@ def status(
 ) -> None:
     """Show jobs, claims, disputes, clocks and money of a game."""
     from vgame.agents.status import show_status
-    from vgame.chain.deployment import open_reading
     from vgame.chain.records import checksum_address
+    from vgame.chain.registry import open_reading
 
     only = job_id(job) if job else None
     address = checksum_address(account) if account else None
@@ -310,8 +312,8 @@ def why(
     """Print the next transaction of each role of a job, its deadline and its reason, from the contract's state alone,
     without a key."""
     from vgame.agents.due import ROLES, explain
-    from vgame.chain.deployment import open_reading
     from vgame.chain.records import checksum_address
+    from vgame.chain.registry import open_reading
 
     address, roles = checksum_address(account) if account else None, [role.value] if role else list(ROLES)
     explain(open_reading(rpc, game), job_id(job), roles, address, Reporter(json))
@@ -321,7 +323,7 @@ def _explain_order(rpc: Sequence[str], game: str, job: str, bundle: Path, role: 
     """`--dry-run`: check that the bundle matches the order, and print the role's next transaction."""
     from vgame.agents.due import explain
     from vgame.agents.order import find_order
-    from vgame.chain.deployment import open_reading
+    from vgame.chain.registry import open_reading
     from vgame.job.bundle import load_bundle
 
     contract, identity = open_reading(rpc, game), job_id(job)
@@ -347,8 +349,8 @@ def monitor(
     ether."""
     from vgame.agents.status import watch
     from vgame.agents.telemetry import observe
-    from vgame.chain.deployment import open_reading
     from vgame.chain.records import checksum_address
+    from vgame.chain.registry import open_reading
 
     check_number("--every", every, 0.1, 86_400)
     if (bundle is None) != (store is None):

@@ -94,7 +94,7 @@ def seat_of(
 
     prepare_environment(device)
     from vgame.agents.config import AgentConfig
-    from vgame.chain.deployment import find
+    from vgame.chain.registry import find
 
     game, chain_id = find(game, chain_id)
     return AgentConfig(tuple(rpc), game, bundle, store, device, 1, 0.2, log, tuple(published), workers, chain_id)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from vgame.chain.deployment import open_reading
 from vgame.chain.records import checksum_address
+from vgame.chain.registry import open_reading
 from vgame.errors import VgameError
 from vgame.job.bundle import load_bundle
 from vgame.runs.folder import open_run
