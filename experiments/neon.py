@@ -4,8 +4,8 @@ on this processor.
     python experiments/neon.py
 
 Needs Debian's qemu-user and gcc-aarch64-linux-gnu. Kernels: `fused_tile`, for each number of rows that is used, with
-and without earlier sums; `widen_panel` and `widen_across`. Operands: all exponents, subnormal numbers, any bits (a NaN
-equals any NaN: the bits of a NaN differ between processors).
+and without earlier sums; `widen_panel` and `widen_across`, of binary32 words and of bfloat16 in 2 bytes. Operands: all
+exponents, subnormal numbers, any bits (a NaN equals any NaN: the bits of a NaN differ between processors).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from vgame.arithmetic.numba.fused_tile import FORMS, fused_tile, widen_across, w
 TOOLS = ("qemu-aarch64", "aarch64-linux-gnu-gcc")
 FORM = FORMS["neon"]
 TRIPLE = "aarch64-unknown-linux-gnu"
-DOUBLES, FLOATS, PLACES = types.float64[::1], types.float32[::1], types.int64[::1]
+DOUBLES, FLOATS, HALVES = types.float64[::1], types.float32[::1], types.uint16[::1]
+PLACES = types.int64[::1]
 Arguments = list[np.ndarray | int]
 
 
@@ -42,8 +43,8 @@ def tile_of(used: int, more: bool) -> tuple[Callable[..., None], tuple[Any, ...]
     return kernel, (DOUBLES, DOUBLES, DOUBLES, types.int64)
 
 
-def widening(across: bool) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    width = FORM.rows
+def widening(across: bool, halves: bool) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    width, memory = FORM.rows, HALVES if halves else FLOATS
 
     @njit(error_model="numpy")
     def panel(x, rows, columns, y, squares, count):
@@ -53,7 +54,7 @@ def widening(across: bool) -> tuple[Callable[..., None], tuple[Any, ...]]:
     def blocks(x, rows, columns, y, squares, count):
         widen_across(width, 4, x, rows, 0, width - 1, columns, 0, count // 4, y, 0, squares)
 
-    return blocks if across else panel, (FLOATS, PLACES, PLACES, DOUBLES, DOUBLES, types.int64)
+    return blocks if across else panel, (memory, PLACES, PLACES, DOUBLES, DOUBLES, types.int64)
 
 
 def compiled(kernel: Any, signature: Sequence[Any], folder: Path) -> Path:
@@ -119,7 +120,7 @@ def emulated(made: Path, arguments: Arguments) -> Arguments:
 
 def is_same(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether all bits are equal, but for those of NaN."""
-    return a.dtype.kind == "i" or bool(np.all((a.view(f"i{a.itemsize}") == b.view(f"i{b.itemsize}")) | np.isnan(a)))
+    return a.dtype.kind in "iu" or bool(np.all((a.view(f"i{a.itemsize}") == b.view(f"i{b.itemsize}")) | np.isnan(a)))
 
 
 def drawn(random: np.random.Generator, family: str, count: int) -> np.ndarray:
@@ -139,6 +140,13 @@ def tile_calls(random: np.random.Generator, family: str) -> Iterator[Arguments]:
         yield [a, b, drawn(random, "all exponents", FORM.rows * FORM.columns).astype(np.float64), terms]
 
 
+def halves_calls(random: np.random.Generator, family: str) -> Iterator[Arguments]:
+    """As `widening_calls`, with the high halves of the words."""
+    for x, *rest in widening_calls(random, family):
+        assert isinstance(x, np.ndarray)
+        yield [(x.view(np.uint32) >> 16).astype(np.uint16), *rest]
+
+
 def widening_calls(random: np.random.Generator, family: str) -> Iterator[Arguments]:
     for terms in (4, 8, 60):
         x = drawn(random, family, FORM.rows * terms)
@@ -153,7 +161,9 @@ def main() -> int:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     kernels = {f"fused_tile, {n} rows, more={m}": (tile_of(n, m), tile_calls) for n in (2, 4, 6) for m in (False, True)}
-    kernels |= {name: (widening(name == "widen_across"), widening_calls) for name in ("widen_panel", "widen_across")}
+    for name in ("widen_panel", "widen_across"):
+        kernels[name] = widening(name == "widen_across", False), widening_calls
+        kernels[f"{name}, bfloat16"] = widening(name == "widen_across", True), halves_calls
     failed = words = 0
     np.seterr(all="ignore")  # of a signalling NaN
     for name, ((kernel, signature), calls) in kernels.items():

@@ -291,13 +291,23 @@ def operators_of(drawing: Drawing) -> list[Operator]:
     return drawing.operators
 
 
-def drawn(seed: int, folder: Path) -> History:
+def rounds(operator: Operator, random: Random, share: float) -> bool:
+    """Whether an operator rounds to bfloat16: CAST, and a share of those that may."""
+    if not isinstance(operator, Map | Contract) or operator.integer:
+        return False
+    return random.random() < share or (isinstance(operator, Map) and operator.function is Function.CAST)
+
+
+def drawn(seed: int, folder: Path, narrow: float = 0.0) -> History:
     """A program whose state tensors come from operators; every contraction and a third of the others has one of its
-    own."""
+    own. narrow: share of the operators that round to bfloat16, if any; then contractions are as the others."""
     drawing = Drawing(random := Random(seed))
     drawing.fill()
     operators, (state, *others) = operators_of(drawing), drawing.tensors.values()
-    kept = [o for o, operator in enumerate(operators) if isinstance(operator, Contract) or random.random() < 0.33]
+    if narrow:
+        operators = [replace(o, bfloat16=True) if rounds(o, random, narrow) else o for o in operators]
+    always = isinstance if not narrow else lambda *_: False
+    kept = [o for o, operator in enumerate(operators) if always(operator, Contract) or random.random() < 0.33]
     sizes = [(op.elements, op.integer) for op in operators]
     state += [torch.zeros(sizes[o][0], dtype=torch.int32 if sizes[o][1] else torch.float32) for o in kept]
     scalars = tensor([draw(random) for _ in range(2 * STEPS)]).view(STEPS, 2)

@@ -139,7 +139,7 @@ def test_words_do_not_depend_on_tiles_and_passes(monkeypatch):
         return [[words(dot(a, b)), words(sum_rows(a)), words(one_hot_sum(index, b, 8))] for a, b in cases]
 
     expected = run()
-    monkeypatch.setattr(products, "BLOCK", 16)
+    monkeypatch.setattr("vgame.arithmetic.torch.tiling.BLOCK", 16)
     monkeypatch.setattr(sums, "SHORT", 16), monkeypatch.setattr(sums, "TWO_STAGES", 32)
     for module in (products, sums, workspace):
         monkeypatch.setattr(module, "TILE", 40)
@@ -166,7 +166,7 @@ def test_tiles_cover_a_result_once_and_stay_within_their_limit(shape, k, parts):
     """For three threads their number is a multiple of three, if there are enough rows, columns or batches."""
     limit, covered = 1 << 20, torch.zeros(shape, dtype=torch.int32)
     found = products.tiles(*shape, k, limit, parts)
-    block = products._block_length(k)
+    block = products.block_length(k)
     for i, m, n in found:
         covered[i, m, n] += 1
         batch, rows, columns = covered[i, m, n].shape

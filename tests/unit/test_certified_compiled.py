@@ -147,7 +147,7 @@ def test_results_do_not_depend_on_the_number_of_threads(monkeypatch, threads_com
     a, b = draw("bf16", 3, 31, 200), draw("cancelling", 3, 37, 200, seed=1)
     expected = both(a, b)[1]
     monkeypatch.setattr("vgame.system.threads.WORTH", 1)
-    monkeypatch.setattr(products, "WORTH", 1)
+    monkeypatch.setattr("vgame.arithmetic.torch.tiling.WORTH", 1)
     for threads in (1, 2, 5):
         torch.set_num_threads(threads)
         assert torch.equal(dot(a, b).view(torch.int32), expected)

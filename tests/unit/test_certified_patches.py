@@ -67,7 +67,7 @@ def exact_tier_only(tile: type) -> Callable:
 def test_folded_matrices_come_in_tiles(monkeypatch):
     monkeypatch.setattr(folded, "LEAST", 0)
     monkeypatch.setitem(workspace.PRODUCTS, "cpu", 600)
-    monkeypatch.setattr(products, "BLOCK", 16)
+    monkeypatch.setattr("vgame.arithmetic.torch.tiling.BLOCK", 16)
     view, other = patches("wide"), draw("wide", 1, 7, 45, seed=1)
     for shape in ((1, 216, 45), (3, 72, 45)):
         expected = dot(view.reshape(shape), other)

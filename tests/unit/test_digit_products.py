@@ -223,7 +223,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
     a, b = draw("normal", 2, 161, 300), draw("sparse", 2, 177, 300, seed=1)
     with without():
         expected = dot(a, b).view(torch.int32)
-    monkeypatch.setattr(products, "WORTH", 1)
+    monkeypatch.setattr("vgame.arithmetic.torch.tiling.WORTH", 1)
     monkeypatch.setattr(digits, "WORTH", 1)
     torch.set_num_threads(threads)
     assert len(products.shared_tiles(torch.empty(2, 161, 177), 300)) >= threads

@@ -230,7 +230,7 @@ def keeping_everything(operators: list[Operator], world: World) -> Executor:
 def test_products_that_are_read_much_later(monkeypatch: pytest.MonkeyPatch, threads_come_back: None) -> None:
     """More products than may be pending; some are read only by the state, at the end."""
     torch.set_num_threads(3)
-    monkeypatch.setattr("vgame.arithmetic.torch.products.WORTH", 1)
+    monkeypatch.setattr("vgame.arithmetic.torch.tiling.WORTH", 1)
     monkeypatch.setattr("vgame.execute.chains.WORTH", 1)
     operators, world = products_read_late()
     expected = executed(operators, world)

@@ -210,7 +210,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
 ) -> None:
     a, b = draw("bf16", 2, 61, 300), draw("cancelling", 2, 77, 300, seed=1)
     expected = dot(a, b).view(torch.int32)
-    monkeypatch.setattr(products, "WORTH", 1)
+    monkeypatch.setattr("vgame.arithmetic.torch.tiling.WORTH", 1)
     torch.set_num_threads(threads)
     assert len(products.shared_tiles(torch.empty(2, 61, 77), 300)) >= threads
     assert torch.equal(dot(a, b).view(torch.int32), expected)

@@ -108,6 +108,6 @@ def test_many_more_programs(threads_come_back, monkeypatch):
     """By two threads, which share even small loops."""
     torch.set_num_threads(2)
     monkeypatch.setattr("vgame.system.threads.WORTH", 64)
-    monkeypatch.setattr("vgame.arithmetic.torch.products.WORTH", 1)
+    monkeypatch.setattr("vgame.arithmetic.torch.tiling.WORTH", 1)
     for seed in range(1500, 20_000):
         compare(seed)

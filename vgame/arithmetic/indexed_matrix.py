@@ -6,7 +6,7 @@ products.dot; strides separate, so two short tables suffice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
 
@@ -19,6 +19,7 @@ from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba.exact import rows_of
 from vgame.arithmetic.vendor import NATIVE, vendor
+from vgame.arithmetic.workspace import WORDS, in_words
 
 Dimension = tuple[int, int, bool]  # size, stride, whether it runs backwards
 
@@ -67,7 +68,8 @@ class _Folded:
 
 @dataclass(frozen=True, slots=True)
 class IndexedMatrix(_Folded):
-    """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32, flat; the tables: int64 [B, R] and [K].
+    """Element [b, r, k] = memory[rows[b, r] + columns[k]]. memory: binary32 or bfloat16, flat; the tables: int64 [B, R]
+    and [K].
 
     patches: if the whole matrix consists of patches of pictures.
     """
@@ -87,7 +89,7 @@ class IndexedMatrix(_Folded):
         return IndexedMatrix(self.memory, self.rows, self.columns[k])
 
     def some(self, rows: np.ndarray) -> Tensor:
-        """Copies of some rows of [B * R], contiguous."""
+        """Copies of some rows of [B * R], contiguous words."""
         return compiled_operands.gather_rows(self.memory, self.rows.reshape(-1)[rows], self.columns)
 
     def whole(self) -> Tensor:
@@ -134,11 +136,16 @@ Matrix = Tensor | IndexedMatrix | PlacedMatrix
 
 
 def places_of(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(memory, offsets of the rows, offsets of their terms) of an operand [B, R, K]."""
+    """(memory as of `flat`, offsets of the rows, offsets of their terms) of an operand [B, R, K]."""
     if isinstance(x, IndexedMatrix):
-        return x.memory.numpy(), x.rows.reshape(-1), x.columns
+        return compiled.flat(x.memory), x.rows.reshape(-1), x.columns
     memory, begins, step = rows_of(x)
     return memory, begins, np.arange(x.shape[2]) * step
+
+
+def matrix_in_words(x: Matrix) -> Matrix:
+    """The matrix of binary32 words, if those in memory are bfloat16."""
+    return in_words(x) if isinstance(x, Tensor) else replace(x, memory=in_words(x.memory))
 
 
 def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Matrix:
@@ -159,7 +166,7 @@ def in_place(source: Tensor | Mirrored, shape: tuple[int, int, int], least: int,
     ends = _ends(tuple(view.shape), shape)
     by_kernels = gate.in_use(view.device)
     usable = by_kernels or (compiled.in_use(view.device) and vendor().norm is NATIVE.norm)
-    if ends is None or not usable or view.dtype != torch.float32 or view.numel() < least:
+    if ends is None or not usable or view.dtype not in WORDS or view.numel() < least:
         return None
     backwards = (d in mirrored.backwards for d in range(view.dim()))
     dims = tuple(zip(view.shape, view.stride(), backwards, strict=True))

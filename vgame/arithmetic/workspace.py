@@ -33,8 +33,10 @@ SHARERS = 16
 
 #: Elements from which a tensor is large, and a multiple of the elements of a line of any cache.
 LARGE, LINE = 1 << 14, 16
-NUMPY = {torch.float32: np.float32, torch.int32: np.int32, torch.float64: np.float64}
+NUMPY = {torch.float32: np.float32, torch.int32: np.int32, torch.float64: np.float64, torch.bfloat16: np.int16}
 
+#: Types of floating-point words in memory.
+WORDS = torch.float32, torch.bfloat16
 #: Options of GNU's mallopt (malloc.h).
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
@@ -100,7 +102,7 @@ def new(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "
         return torch.empty(tuple(shape), dtype=dtype, device=device)
     words = np.empty(size + LINE, NUMPY[dtype])
     first = -words.ctypes.data % (LINE * words.itemsize) // words.itemsize
-    return torch.from_numpy(words[first : first + size]).view(tuple(shape))
+    return torch.from_numpy(words[first : first + size]).view(dtype).view(tuple(shape))
 
 
 class Workspace:
@@ -135,6 +137,19 @@ def lines(slot: str, shape: tuple[int, ...], device: torch.device, take: Callabl
 def widen(x: Tensor, slot: str) -> Tensor:
     """binary64 copy of x [.., R, K] in scratch memory, in x's own order of rows and columns."""
     return wide_memory(x, slot).copy_(x)
+
+
+def in_words(x: Tensor, slot: str = "") -> Tensor:
+    """binary32 words of bfloat16 numbers, in scratch memory in x's own order if there is a slot, else in new memory;
+    other tensors as they are."""
+    if x.dtype != torch.bfloat16:
+        return x
+    if not slot:
+        return copy_shared(new(x.shape, torch.float32, x.device), x)
+    *front, rows, columns = x.shape
+    if rows > 1 and x.stride(-1) > max(1, x.stride(-2)):
+        return scratch(slot, (*front, columns, rows), torch.float32, x.device).mT.copy_(x)
+    return scratch(slot, (*front, rows, columns), torch.float32, x.device).copy_(x)
 
 
 def copy_shared(target: Tensor, source: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import numpy as np
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.numba.chains import Chain
 from vgame.arithmetic.numba.pointwise import NARROW
-from vgame.arithmetic.torch.products import WORTH
+from vgame.arithmetic.torch.tiling import WORTH
 from vgame.execute.layout import plan, row_major
 from vgame.program.operators import Access, Contract, Map, Operator, RefClass, Variant, operand_refs
 

@@ -19,6 +19,7 @@ from vgame.arithmetic.workspace import keep_pages
 from vgame.commit.mapped import source_of
 from vgame.errors import VgameError
 from vgame.execute.chains import ALONE, ALONE_ON_GPU, Unit, units_of
+from vgame.execute.halves import halves_of
 from vgame.execute.kernels import MODES, Correct
 from vgame.execute.layout import signed
 from vgame.execute.memory import refuse_too_large, words_at_once
@@ -38,6 +39,7 @@ class Executor:
     """One program on one device in one rounding mode."""
 
     plans = True  # whether small steps are planned (vgame/execute/planned.py)
+    halves = True  # whether bfloat16 outputs may be stored in 2 bytes a word (vgame/execute/halves.py)
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class Executor:
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self._immediates: dict[tuple[int, bool], torch.Tensor] = {}
         self._plan: Planned | bool | None = None
-        self._plans: dict[tuple[bool, bool, bool], tuple[list[Unit], tuple[int, ...]]] = {}
+        self._plans: dict[tuple[bool, bool, bool], tuple[list[Unit], tuple[int, ...], frozenset[int]]] = {}
 
     def to_device(self, state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         return [t.to(self.device) for t in state]
@@ -89,8 +91,9 @@ class Executor:
             self._plan = None
         shared = tap is None and pointwise.in_use(self.device)
         fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
-        units, checked = self._units(fuses, tap is not None)
-        run = Run(self, step, state, checked, defers=shared and self.watch is None, traced=tap is not None)
+        units, checked, halves = self._units(fuses, tap is not None)
+        halves = halves if shared else frozenset()
+        run = Run(self, step, state, checked, halves, defers=shared and self.watch is None, traced=tap is not None)
         try:
             for unit in units:
                 if self.watch:
@@ -113,18 +116,22 @@ class Executor:
         verdicts = zip(launched.checked, launched.finite.tolist(), strict=True)
         return StepResult(launched.state, launched.loss, min((i for i, finite in verdicts if not finite), default=None))
 
-    def _units(self, fuse: bool, traced: bool = False) -> tuple[list[Unit], tuple[int, ...]]:
-        """The units of a step, and the outputs that must be finite, those of one chain in sequence; cached."""
+    def _units(self, fuse: bool, traced: bool = False) -> tuple[list[Unit], tuple[int, ...], frozenset[int]]:
+        """The units of a step, the outputs that must be finite, those of one chain in sequence, and those that are
+        stored in 2 bytes a word; cached."""
         key = fuse, gate.in_use(self.device), traced
         if key not in self._plans:
             operators, finite = self.program.operators, self.program.finite
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
-            units = units_of(operators, sources | finite, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
+            kept = sources | finite
+            units = units_of(operators, kept, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
+            stores = self.halves and fuse and self.kernels.halves and pointwise.in_use(self.device)
+            halves = halves_of(units, operators, kept) if stores else frozenset()
             if self.device.type == "cpu":
                 held = sum(t.numel() for t in self.data if source_of(t) is None)  # mapped data stay in their files
-                refuse_too_large(self.program, units, held, traced)
+                refuse_too_large(self.program, units, held, traced, halves)
             by_chains = [i for unit in units if unit.fused for i in unit.fused.checked]
-            self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains)))
+            self._plans[key] = units, (*by_chains, *sorted(finite.difference(by_chains))), halves
         return self._plans[key]
 
     def _planned(self, state: Sequence[torch.Tensor]) -> Planned | None:
@@ -133,7 +140,7 @@ class Executor:
         if not ordinary or type(self.kernels) is not Correct:
             return None
         if self._plan is None:
-            units, checked = self._units(True)
+            units, checked, _ = self._units(True)
             operators = self.program.operators
             words = sum(t.numel() for t in state), words_at_once(units, operators, False)
             small = max(words) <= MOST and sum(operator.elements for operator in operators) <= MOST_MADE
@@ -161,7 +168,7 @@ class Executor:
         index: int,
     ) -> torch.Tensor:
         """The words of one operator, from the outputs so far."""
-        run = Run(self, step, state, (), defers=False, traced=False)
+        run = Run(self, step, state, (), frozenset(), defers=False, traced=False)
         run.scalars, run.outputs = scalars, outputs
         return run.flat_output(run.compute(index, self.program.operators[index]))
 

@@ -28,14 +28,15 @@ class Kernels(Protocol):
 
     `folds`: whether dot accepts folded matrices. `fuses`: whether chains may compute maps. dot may pass its jobs to
     `run`, and its result is complete when they are done; or it runs them itself. bfloat16: the result is rounded to 8
-    bits, once.
+    bits, once. halves: it is stored as torch.bfloat16; asked only of kernels with `halves`.
     """
 
     folds: bool
     fuses: bool
+    halves: bool
 
     def map(self, function: Function, *operands: Tensor, bfloat16: bool = False) -> Tensor: ...
-    def dot(self, a: Tensor, b: Tensor, run: Runner = each, bfloat16: bool = False) -> Tensor: ...
+    def dot(self, a: Tensor, b: Tensor, run: Runner = each, bfloat16: bool = False, halves: bool = False) -> Tensor: ...
     def sum_rows(self, a: Tensor, bfloat16: bool = False) -> Tensor: ...
     def one_hot_sum(self, index: Tensor, b: Tensor, m: int, bfloat16: bool = False) -> Tensor: ...
 
@@ -175,7 +176,7 @@ VENDOR: dict[Function, Callable[[Tensor], Tensor]] = {
 class Correct:
     """The default: correctly rounded, the same bits on every device."""
 
-    folds = fuses = True
+    folds = fuses = halves = True
 
     def map(self, function: Function, *operands: Tensor, bfloat16: bool = False) -> Tensor:
         kernel = partial(elementary.evaluate, function) if function in ELEMENTARY else FLOAT.get(function)
@@ -183,9 +184,14 @@ class Correct:
         return narrow.pointwise(function, result, operands) if bfloat16 else result
 
     def dot(
-        self, a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each, bfloat16: bool = False
+        self,
+        a: Tensor | IndexedMatrix,
+        b: Tensor | IndexedMatrix,
+        run: Runner = each,
+        bfloat16: bool = False,
+        halves: bool = False,
     ) -> Tensor:
-        return certified.dot(a, b, run, bfloat16)
+        return certified.dot(a, b, run, bfloat16, halves)
 
     def sum_rows(self, a: Tensor | IndexedMatrix, bfloat16: bool = False) -> Tensor:
         return certified.narrow_rows(a) if bfloat16 else certified.sum_rows(a)
@@ -204,7 +210,7 @@ class Plain:
     """The vendor's arithmetic in one precision, rounded to binary32 after every operator (and then to bfloat16):
     nearest, fp32."""
 
-    folds = fuses = False
+    folds = fuses = halves = False
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -216,7 +222,7 @@ class Plain:
             return narrow.nearest(result) if bfloat16 else result
         return _rounded(kernel(*(x.to(self.dtype) for x in operands)), bfloat16)
 
-    def dot(self, a: Tensor, b: Tensor, run: Runner = each, bfloat16: bool = False) -> Tensor:
+    def dot(self, a: Tensor, b: Tensor, run: Runner = each, bfloat16: bool = False, halves: bool = False) -> Tensor:
         a, b = a.to(self.dtype), b.to(self.dtype)
         if self.dtype is torch.float64:  # vendor() may be a device's kernels with another order
             out = a.new_empty(max(len(a), len(b)), a.shape[1], b.shape[1])

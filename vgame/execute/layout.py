@@ -79,8 +79,9 @@ def gathered(base: torch.Tensor, access: Access, sizes: tuple[int, ...]) -> torc
     for dim, coordinate in zip(access.dims, coordinates(access, sizes, base.device), strict=True):
         quotient = torch.div(coordinate, dim.divisor, rounding_mode="floor")
         position = position * dim.size + quotient.clamp(0, dim.size - 1)
-    words = base.view(torch.int32).take(position.expand(sizes))
-    return torch.where(inside(access, sizes, base.device), words, signed(access.fill)).to(torch.int32).view(base.dtype)
+    bits, fill = integers_of(base.dtype, access.fill)
+    words = base.view(bits).take(position.expand(sizes))
+    return torch.where(inside(access, sizes, base.device), words, fill).to(bits).view(base.dtype)
 
 
 def spread(
@@ -92,7 +93,9 @@ def spread(
     extents = [high - low + 1 for low, high in bounds]
     if math.prod(extents) > WIDEST * (base.numel() + math.prod(sizes)):
         return None
-    memory = new(extents, torch.int32, base.device).fill_(signed(access.fill)).view(base.dtype)
+    bits, fill = integers_of(base.dtype, access.fill)
+    memory = new(extents, base.dtype, base.device)
+    memory.view(bits).fill_(fill)
     source, target = [], []
     for dim, (low, high) in zip(access.dims, bounds, strict=True):
         first = max(0, -(-low // dim.divisor))
@@ -172,6 +175,13 @@ def inside(access: Access, sizes: tuple[int, ...], device: torch.device) -> torc
         fits = (coordinate >= 0) & (coordinate < dim.size * dim.divisor)
         result = result & fits if dim.divisor == 1 else result & fits & (coordinate % dim.divisor == 0)
     return result
+
+
+def integers_of(dtype: torch.dtype, word: int) -> tuple[torch.dtype, int]:
+    """(the type of integers as long as the words of a type, a word as such an integer); bfloat16: its high half."""
+    if dtype == torch.bfloat16:
+        return torch.int16, signed(word) >> 16
+    return torch.int32, signed(word)
 
 
 def signed(word: int) -> int:

@@ -7,7 +7,7 @@ temporaries. A step with a tap (for a dispute) has no chains and writes each out
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from vgame.errors import VgameError
 from vgame.execute.chains import Unit
@@ -19,10 +19,12 @@ WORD = 4
 GIB = 2**30
 
 
-def refuse_too_large(program: Program, units: Sequence[Unit], data: int, traced: bool) -> None:
+def refuse_too_large(
+    program: Program, units: Sequence[Unit], data: int, traced: bool, halves: Collection[int] = ()
+) -> None:
     """Raise VgameError if the state, `data` words of data and the outputs that live at once cannot fit this machine's
-    memory."""
-    words = data + sum(s.elements for s in program.sources) + words_at_once(units, program.operators, traced)
+    memory. halves: operators whose outputs take 2 bytes a word."""
+    words = data + sum(s.elements for s in program.sources) + words_at_once(units, program.operators, traced, halves)
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if WORD * words > there:
         raise VgameError(
@@ -31,13 +33,16 @@ def refuse_too_large(program: Program, units: Sequence[Unit], data: int, traced:
         )
 
 
-def words_at_once(units: Sequence[Unit], operators: Sequence[Operator], traced: bool) -> int:
-    """Peak number of words of live outputs."""
+def words_at_once(
+    units: Sequence[Unit], operators: Sequence[Operator], traced: bool, halves: Collection[int] = ()
+) -> int:
+    """Peak number of words of live outputs; two halves count as one."""
     live: dict[int, int] = {}
     held = most = 0
     for unit in units:
         for index in unit.fused.results if unit.fused else (unit.index,):
-            live[index] = operators[index].elements if unit.fused else _words(operators[index], traced)
+            words = operators[index].elements if unit.fused else _words(operators[index], traced)
+            live[index] = -(-words // 2) if index in halves else words
             held += live[index]
         most = max(most, held)
         for index in unit.free:

@@ -17,10 +17,11 @@ from vgame.arithmetic import certified, gate
 from vgame.arithmetic.indexed_matrix import LEAST, Matrix, Mirrored, fold
 from vgame.arithmetic.numba import chains, pointwise
 from vgame.arithmetic.torch.philox import random_words, shuffle_indices
-from vgame.arithmetic.workspace import copy_shared, new
+from vgame.arithmetic.workspace import copy_shared, in_words, new
 from vgame.execute.chains import Unit, is_identity
+from vgame.execute.halves import is_half
 from vgame.execute.kernels import Kernels, integer_max
-from vgame.execute.layout import Box, box, inside, look, read, signed
+from vgame.execute.layout import Box, box, inside, integers_of, look, read
 from vgame.execute.results import Pending
 from vgame.program.operators import (
     Access,
@@ -70,11 +71,13 @@ class Run:
         step: int,
         state: Sequence[torch.Tensor],
         checked: tuple[int, ...],
+        halves: frozenset[int],
         defers: bool,
         traced: bool,
     ) -> None:
         self.executor, self.step, self.state = executor, step, state
         self.outputs: list[torch.Tensor | Mirrored | None] = [None] * len(executor.program.operators)
+        self.halves = halves  # operators whose outputs are stored as bfloat16
         self.defers = defers  # whether products may be finished later
         self.traced = traced  # whether every output is finished immediately
         self.pending: dict[int, Pending] = {}  # work to finish before an output is read, oldest first
@@ -96,21 +99,25 @@ class Run:
             self.pending.pop(index).finish()
         return self.outputs[index]
 
-    def output(self, index: int) -> torch.Tensor:
-        """An operator's output as a tensor."""
+    def stored(self, index: int) -> torch.Tensor:
+        """An operator's output as a tensor of words or, for those in `halves`, bfloat16."""
         value = self.finished(index)
         if isinstance(value, Mirrored):
             value = self.outputs[index] = value.tensor()
         return value
 
-    def flat(self, ref: Ref) -> torch.Tensor:
-        """A tensor as a flat row-major one."""
+    def output(self, index: int) -> torch.Tensor:
+        """An operator's output as a tensor of words."""
+        return in_words(self.stored(index))
+
+    def flat(self, ref: Ref, halves: bool = False) -> torch.Tensor:
+        """A tensor as a flat row-major one; halves: bfloat16 where it is stored so, else words."""
         match ref.cls:
             case RefClass.OPERATOR:
-                value = self.output(ref.index)
+                value = self.stored(ref.index)
                 if value.dim() != 1 or not value.is_contiguous():
                     value = self.outputs[ref.index] = self.flat_output(value)
-                return value
+                return value if halves else in_words(value)
             case RefClass.STATE:
                 return self.state[ref.index]
             case RefClass.CONSTANT:
@@ -131,15 +138,16 @@ class Run:
             return fold(self.finished(ref.index), shape)
         return self.shaped(ref, shape)
 
-    def operand(self, access: Access, sizes: tuple[int, ...], integer: bool) -> torch.Tensor:
+    def operand(self, access: Access, sizes: tuple[int, ...], integer: bool, halves: bool = False) -> torch.Tensor:
+        """The words of an access, perhaps of one word per dimension; halves: as in `flat`."""
         if access.ref.cls is RefClass.IMMEDIATE:
             return self.executor.immediate(access.fill, integer).view((1,) * len(sizes))
         if access.ref.cls is RefClass.SCALAR:
             return self.flat(access.ref).view((1,) * len(sizes))
-        value = self.output(access.ref.index) if access.ref.cls is RefClass.OPERATOR else None
+        value = self.stored(access.ref.index) if access.ref.cls is RefClass.OPERATOR else None
         if value is not None and value.shape == sizes and is_identity(access, sizes):
-            return value
-        return read(self.flat(access.ref), access, sizes)
+            return value if halves else in_words(value)
+        return read(self.flat(access.ref, halves), access, sizes)
 
     def compute_unit(self, unit: Unit) -> None:
         """The outputs of an operator or of a chain."""
@@ -157,7 +165,8 @@ class Run:
             results = by_kernel.run(fused.chain, fused.elements, inputs, self.marks, first)
             self.found.update(dict.fromkeys(fused.checked, True))  # the kernel has written their marks
         else:
-            results, finite = chains.run(fused.chain, fused.elements, inputs)
+            halves = [n for n, index in enumerate(fused.results) if index in self.halves]
+            results, finite = chains.run(fused.chain, fused.elements, inputs, halves)
             self.found.update(zip(fused.checked, finite.tolist(), strict=True))
         for index, result in zip(fused.results, results, strict=True):
             self.outputs[index] = result
@@ -184,8 +193,8 @@ class Run:
         if access.ref.cls is RefClass.SCALAR:
             return self.flat(access.ref).expand(math.prod(sizes))
         if access.ref.cls is RefClass.OPERATOR and is_identity(access, sizes):
-            return self.output(access.ref.index)
-        return read(self.flat(access.ref), access, sizes)
+            return self.stored(access.ref.index)
+        return read(self.flat(access.ref, is_half(access)), access, sizes)
 
     def compute(self, index: int, operator: Operator) -> torch.Tensor | Mirrored:
         """The operator's output, row-major in some shape (perhaps a strided view)."""
@@ -194,9 +203,9 @@ class Run:
             case Map():
                 return self._map(operator)
             case Copy():
-                return self._copy(operator)
+                return self._copy(operator, index in self.halves)
             case Contract(variant=Variant.DOT):
-                return self._product(operator, partial(each, patient=True))
+                return self._product(index, operator, partial(each, patient=True))
             case Contract(variant=Variant.SUM):
                 sums = kernels.sum_rows(self.rows(operator), bfloat16=operator.bfloat16)
                 return sums.view(-1, operator.m).expand(operator.batch, -1)
@@ -230,9 +239,9 @@ class Run:
         """The operand of a sum."""
         return self.matrix(operator.a, (1, (1 if operator.shared_a else operator.batch) * operator.m, operator.k))
 
-    def _product(self, operator: Contract, run: Runner) -> torch.Tensor:
+    def _product(self, index: int, operator: Contract, run: Runner) -> torch.Tensor:
         a, b = self.factors(operator)
-        out = self.executor.kernels.dot(a, b, run, bfloat16=operator.bfloat16)
+        out = self.executor.kernels.dot(a, b, run, bfloat16=operator.bfloat16, halves=index in self.halves)
         return out.expand(operator.batch, -1, -1)  # both may be shared
 
     def _begin(self, index: int, operator: Contract) -> None:
@@ -240,7 +249,7 @@ class Run:
         while len(products := [i for i, work in self.pending.items() if isinstance(work, Later)]) >= MOST_PENDING:
             self.finished(products[0])
         self.pending[index] = work = Later()
-        self.outputs[index] = self._product(operator, work.start)
+        self.outputs[index] = self._product(index, operator, work.start)
 
     def _map(self, operator: Map) -> torch.Tensor:
         types = operand_types(operator)
@@ -248,30 +257,34 @@ class Run:
         out = self.executor.kernels.map(operator.function, *operands, bfloat16=operator.bfloat16)
         return out.expand(operator.sizes)
 
-    def _copy(self, operator: Copy) -> torch.Tensor | Mirrored:
+    def _copy(self, operator: Copy, halves: bool = False) -> torch.Tensor | Mirrored:
+        """halves: of bfloat16 operands, as bfloat16 (`halves_of` names the copies for which this holds)."""
         *front, behind = operator.accesses
         plain = not front and behind.ref.cls not in (RefClass.IMMEDIATE, RefClass.SCALAR)
         if plain and operator.elements >= LEAST and any(coefficient < 0 for _, coefficient in behind.targets):
-            return look(self.flat(behind.ref), behind, operator.sizes)
+            return look(self.flat(behind.ref, halves), behind, operator.sizes)
         boxes = [box(access, operator.sizes) for access in operator.accesses] if front else []
         if boxes and all(boxes):
-            return self._joined(operator, boxes)
-        result = self.operand(behind, operator.sizes, operator.integer).expand(operator.sizes)
+            return self._joined(operator, boxes, halves)
+        result = self.operand(behind, operator.sizes, operator.integer, halves).expand(operator.sizes)
         for access in reversed(front):
             mask = inside(access, operator.sizes, self.executor.device)
             result = torch.where(mask, self.operand(access, operator.sizes, operator.integer), result)
         return result
 
-    def _joined(self, operator: Copy, boxes: list[Box]) -> torch.Tensor:
+    def _joined(self, operator: Copy, boxes: list[Box], halves: bool) -> torch.Tensor:
         """A copy whose accesses each fill a box, written from the last access to the first, which overwrites the
         others."""
-        result = new(operator.sizes, torch.int32, self.executor.device)
-        result.fill_(signed(operator.accesses[-1].fill))
+        dtype = torch.bfloat16 if halves else torch.int32 if operator.integer else torch.float32
+        result = new(operator.sizes, dtype, self.executor.device)
+        bits, fill = integers_of(dtype, operator.accesses[-1].fill)
+        words = result.view(bits).fill_(fill)
         for access, filled in zip(reversed(operator.accesses), reversed(boxes), strict=True):
-            fixed = access.ref.cls is RefClass.IMMEDIATE
-            base = self.executor.immediate(access.fill, True) if fixed else self.flat(access.ref).view(torch.int32)
-            copy_shared(result[filled.slices], filled.of(base))
-        return result if operator.integer else result.view(torch.float32)
+            if access.ref.cls is RefClass.IMMEDIATE:
+                words[filled.slices].fill_(integers_of(dtype, access.fill)[1])
+            else:
+                copy_shared(words[filled.slices], filled.of(self.flat(access.ref, halves).view(bits)))
+        return result
 
     def _gather(self, operator: Gather) -> torch.Tensor:
         index = self.shaped(operator.index, (operator.count,)).to(torch.int64)

@@ -122,7 +122,7 @@ class Logged(Correct):
         """The next contraction. Each of its batches has entries of its own, even if all have the same operands."""
         return self.program.operators[self._contractions[self._next]]
 
-    def dot(self, a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
+    def dot(self, a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False, halves: bool = False) -> Tensor:
         """Computed at once, not by `run`: entries are made in program order."""
         assert not bfloat16, NARROW
         a, b = (unfolded(x) if isinstance(x, PlacedMatrix) else x for x in (a, b))

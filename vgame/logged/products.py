@@ -15,9 +15,10 @@ from torch import Tensor
 from vgame.arithmetic.certificate import SLACK
 from vgame.arithmetic.indexed_matrix import IndexedMatrix
 from vgame.arithmetic.numba.operands import gather_rows
-from vgame.arithmetic.torch.products import Tile, part_of, pick, shared_tiles
+from vgame.arithmetic.torch.products import Tile, part_of, pick
 from vgame.arithmetic.torch.rounding_test import weigh
 from vgame.arithmetic.torch.row_facts import row_facts
+from vgame.arithmetic.torch.tiling import shared_tiles
 from vgame.arithmetic.workspace import TILE, spans
 from vgame.logged.rounding import round_tensor
 from vgame.logged.sums import EXACT, Site, follow, given_entries, record, round_pass, sort_found, without_entry

@@ -47,7 +47,7 @@ class Waiting(NamedTuple):
 class RankExecutor(Executor):
     """One rank of a group."""
 
-    plans = False  # sums of all ranks are pending while the program goes on
+    plans = halves = False  # sums of all ranks are pending while the program goes on, and travel as words
     program: Part
 
     def __init__(

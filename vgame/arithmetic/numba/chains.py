@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.numba.pointwise import BLOCK, LOAD, MOST_DIMENSIONS, run_blocks
+from vgame.arithmetic.numba.pointwise import BLOCK, LOAD, LOAD_HALVES, MOST_DIMENSIONS, STORE_HALVES, run_blocks
 from vgame.arithmetic.workspace import new
 from vgame.system.threads import each, portions
 
@@ -31,12 +31,16 @@ class Chain:
     checked: np.ndarray
 
 
-def run(chain: Chain, elements: int, inputs: Sequence[Tensor]) -> tuple[list[Tensor], np.ndarray]:
+def run(
+    chain: Chain, elements: int, inputs: Sequence[Tensor], halves: Collection[int] = ()
+) -> tuple[list[Tensor], np.ndarray]:
     """(results, flat, of `elements` words each; whether the checked ones are finite).
 
-    inputs: strided views of `elements` words on a CPU, read in row-major order.
+    inputs: strided views of `elements` words on a CPU, read in row-major order; binary32, int32 or bfloat16. halves:
+    numbers of the results, all of them rounded to bfloat16 and none of them checked, that are stored as such.
     """
-    results = [new((elements,), torch.int32 if integer else torch.float32) for integer in chain.results]
+    types = [torch.int32 if integer else torch.float32 for integer in chain.results]
+    results = [new((elements,), torch.bfloat16 if n in halves else kind) for n, kind in enumerate(types)]
     return results, bind(chain, elements, [x if is_in_lines(x) else x.contiguous() for x in inputs], results)()
 
 
@@ -46,19 +50,24 @@ def bind(chain: Chain, elements: int, inputs: Sequence[Tensor], results: Sequenc
     inputs: in the form of `is_in_lines`. SAFETY: the addresses stay valid because the function holds the tensors.
     """
     places, steps = [0] * chain.words.size, [0] * chain.words.size
-    sources, layouts, loads = [], [], []
+    copied, layouts, loads, stores = [], [], [], []
     for slot, x in enumerate(inputs):
-        if x.is_contiguous():
+        is_half = x.dtype == torch.bfloat16
+        if x.is_contiguous() and not is_half:
             places[slot], steps[slot] = x.data_ptr(), 4
             continue
         sizes, strides = joined(x)
-        loads.append((LOAD, slot, chain.words.size + len(sources), len(sources), 0))
-        sources.append(x.data_ptr())
+        loads.append((LOAD_HALVES if is_half else LOAD, slot, chain.words.size + len(copied), len(layouts), 0))
+        copied.append(x.data_ptr())
         layouts.append([len(sizes), *sizes, *strides] + [0] * (2 * MOST_DIMENSIONS - 2 * len(sizes)))
     for slot, result in enumerate(results, chain.inputs):
-        places[slot], steps[slot] = result.data_ptr(), 4
-    code = np.concatenate([np.array(loads, np.int64), chain.code]) if loads else chain.code
-    at, moves = (np.array(x + y, np.int64) for x, y in ((places, sources), (steps, [0] * len(sources))))
+        if result.dtype == torch.bfloat16:
+            stores.append((STORE_HALVES, chain.words.size + len(copied), slot, 0, 0))
+            copied.append(result.data_ptr())
+        else:
+            places[slot], steps[slot] = result.data_ptr(), 4
+    code = np.concatenate([np.array(rows, np.int64).reshape(-1, 5) for rows in (loads, chain.code, stores)])
+    at, moves = (np.array(x + y, np.int64) for x, y in ((places, copied), (steps, [0] * len(copied))))
     layout = np.array(layouts, np.int64).reshape(-1, 1 + 2 * MOST_DIMENSIONS)
     parts = portions(-(-elements // BLOCK), BLOCK * (1 + len(code) // 4))
     finite, held = np.empty((len(parts), chain.checked.size), np.bool_), (inputs, results)

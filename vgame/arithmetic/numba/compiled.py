@@ -17,6 +17,8 @@ from contextvars import ContextVar
 
 import numpy as np
 import torch
+from numba import types
+from numba.extending import overload
 from torch import Tensor
 
 from vgame.arithmetic import gate
@@ -43,6 +45,31 @@ def in_use(device: torch.device) -> bool:
     return device.type == "cpu" and _allowed.get() and not gate.in_use(device)
 
 
+# --- words in memory: binary32, or the high halves of bfloat16 words, uint16 ---
+
+
+def real(word):
+    """The number of a word in memory; a binary64 one stays as it is."""
+
+
+def bits(word):
+    """The 32 bits of a word in memory, uint32."""
+
+
+@overload(real)
+def _real(word):
+    if isinstance(word, types.Float):
+        return lambda word: word
+    return lambda word: np.uint32(np.uint32(word) << np.uint32(16)).view(np.float32)
+
+
+@overload(bits)
+def _bits(word):
+    if isinstance(word, types.Float):
+        return lambda word: np.float32(word).view(np.uint32)
+    return lambda word: np.uint32(np.uint32(word) << np.uint32(16))
+
+
 # --- tensors as arrays ---
 
 
@@ -53,8 +80,9 @@ def flat_tensor(x: Tensor) -> Tensor:
 
 
 def flat(x: Tensor) -> np.ndarray:
-    """`flat_tensor`, as an array."""
-    return flat_tensor(x).numpy()
+    """`flat_tensor`, as an array; bfloat16 as uint16, the high halves of words."""
+    memory = flat_tensor(x)
+    return memory.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else memory.numpy()
 
 
 def batch_stride(x: Tensor) -> int:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.certificate import SLACK, UNIT
-from vgame.arithmetic.numba.compiled import compile_loop, flat
+from vgame.arithmetic.numba.compiled import compile_loop, flat, real
 from vgame.arithmetic.numba.digit_tile import (
     BYTES,
     DEPTH,
@@ -109,7 +109,7 @@ def _packing(slices: int, left: bool) -> Callable[..., bool]:
                 for i in range(SIDE):
                     row = rows[min(p + i, rows.size - 1)]
                     for j in range(min(SIDE, terms - k)):
-                        words[i * line + (k + j) * step] = x[row + columns[at + j]]
+                        words[i * line + (k + j) * step] = real(x[row + columns[at + j]])
             if not left:
                 largest_words(words, 0, SIDE, padded, most)
                 for i in range(SIDE):

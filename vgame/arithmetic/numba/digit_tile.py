@@ -77,7 +77,8 @@ def move_words(typing, across, x, starts, first, offset, y, to, apart):
     def generate(context, builder, signature, arguments):
         code = Code(context, builder, signature, arguments)
         table, memory, out = code.place(2, 3), code.place(1, 4), code.place(5, 6)
-        lines = [_load(code, code.at(memory, builder.load(code.at(table, j))), _WORDS) for j in range(SIDE)]
+        kind = code.vector(1, SIDE)
+        lines = [code.words(code.at(memory, builder.load(code.at(table, j))), kind) for j in range(SIDE)]
         if turned:
             lines = _transposed(code, lines)
         for j, line in enumerate(lines):

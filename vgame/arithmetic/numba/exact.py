@@ -7,9 +7,11 @@ from functools import partial
 
 import numpy as np
 import torch
+from numba import types
+from numba.extending import overload
 from torch import Tensor
 
-from vgame.arithmetic.numba.compiled import add, compile_loop, flat
+from vgame.arithmetic.numba.compiled import add, compile_loop, flat, real
 from vgame.arithmetic.numba.exact_sum import LIMBS, exact_sparse, integer_sum, place_of, power_above, settle
 from vgame.arithmetic.numba.operands import run_of
 from vgame.system.threads import share
@@ -65,13 +67,24 @@ def _collect(x, begins, columns, out):
                 at = begins[e] + np.uint64(columns[first])
                 source, target = x[at : at + np.uint64(last - first)], out[e, first:last]
                 for k in range(target.size):
-                    target[k] = source[k]
+                    target[k] = real(source[k])
         else:
             for k in range(first, last):
                 source = x[columns[k] :]
                 for e in range(begins.size):
-                    out[e, k] = source[begins[e]]
+                    out[e, k] = real(source[begins[e]])
         first = last
+
+
+def _line(x, first, size):
+    """Adjacent words; of halves, which are always collected, none."""
+
+
+@overload(_line)
+def _line_of(x, first, size):
+    if isinstance(x.dtype, types.Float):
+        return lambda x, first, size: x[first : first + size]
+    return lambda x, first, size: np.empty(0, np.float32)
 
 
 @compile_loop
@@ -102,8 +115,8 @@ def _sweep(x, left, x_columns, y, right, y_columns, in_line, sigma, ratio, sums,
             _collect(y, rights, y_columns[k : k + size], memory[1])
         for e in range(left.size):
             i, j = np.int64(left[e]) + k, np.int64(right[e]) + k
-            a = x[i : i + size] if in_line[0] else memory[0, places[0, e], :size]
-            b = y[j : j + size] if in_line[1] else memory[1, places[1, e], :size]
+            a = _line(x, i, size) if in_line[0] else memory[0, places[0, e], :size]
+            b = _line(y, j, size) if in_line[1] else memory[1, places[1, e], :size]
             if ratio > 0.0:
                 part = _sum_terms_twice(a, b, sigma[e], ratio * sigma[e])
             else:
@@ -167,9 +180,14 @@ def _by_columns(positions, size, columns, ends):
 
 
 def rows_of(x: Tensor) -> tuple[np.ndarray, np.ndarray, int]:
-    """(memory, the begin of each row of x [B, R, K], step from term to term)."""
+    """(memory as of `flat`, the begin of each row of x [B, R, K], step from term to term)."""
     batch, rows = (np.arange(x.shape[d]) * x.stride(d) for d in range(2))
     return flat(x), (batch[:, None] + rows).reshape(-1), x.stride(2)
+
+
+def _is_in_line(memory: np.ndarray, _: np.ndarray, columns: np.ndarray) -> bool:
+    """Whether the terms of a row are adjacent binary32 words."""
+    return memory.dtype == np.float32 and columns[0] == 0 and run_of(columns) == columns.size
 
 
 def exact_products(positions: Tensor, a: tuple, b: tuple, bounds: tuple, error: float, out: Tensor) -> None:
@@ -189,7 +207,7 @@ class ExactProducts:
     def __init__(self, a: tuple, b: tuple, bounds: tuple, error: float, out: Tensor) -> None:
         norms = [bound.reshape(-1).numpy() for bound in bounds]
         self.shape, shared = tuple(out.shape[1:]), tuple(bound.shape[0] == 1 for bound in bounds)
-        self.in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
+        self.in_line = tuple(_is_in_line(*side) for side in (a, b))
         self.length, self.columns, self.target = a[2].size, len(out) * self.shape[1], flat(out)
         ratio = 2.0 ** (1 + (self.length - 1).bit_length() - 53)
         self.rest = (*a, norms[0]), (*b, norms[1]), shared, self.in_line, ratio, error, self.target, out.stride()[:2]
@@ -242,7 +260,7 @@ def product_digits(positions: Tensor, shape: tuple[int, int], a: tuple, b: tuple
     each."""
     out, sigma = np.zeros((4, positions.numel())), scales[0].numpy()
     ratio = float(scales[1, 0] / scales[0, 0]) if positions.numel() else 1.0
-    in_line = tuple(columns[0] == 0 and run_of(columns) == columns.size for _, _, columns in (a, b))
+    in_line = tuple(_is_in_line(*side) for side in (a, b))
 
     def run(first: int, last: int) -> None:
         _digits(positions.numpy(), shape, *a, *b, in_line, sigma, ratio, out, first, last)

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from vgame.arithmetic.numba.compiled import compile_loop
+from vgame.arithmetic.numba.compiled import compile_loop, real
 
 #: Rows in which one term of so many is not 0 are listed, for so many sums at least.
 SPARSE, WORTH_LISTING = 8, 4
@@ -80,8 +80,8 @@ def integer_sum(x, i, x_columns, y, j, y_columns, limbs):
     """The exact sum of products as a multiple of 2^-298, rounded to odd to between 33 and 53 bits (or exact)."""
     limbs[:] = 0
     for k in range(x_columns.size):
-        a = np.int64(np.float32(x[i + x_columns[k]]).view(np.int32))
-        b = np.int64(np.float32(y[j + y_columns[k]]).view(np.int32))
+        a = np.int64(np.float32(real(x[i + x_columns[k]])).view(np.int32))
+        b = np.int64(np.float32(real(y[j + y_columns[k]])).view(np.int32))
         e, f = (a >> 23) & 255, (b >> 23) & 255
         p = ((a & 0x7FFFFF) | (np.int64(e > 0) << 23)) * ((b & 0x7FFFFF) | (np.int64(f > 0) << 23))
         shift = max(e, 1) + max(f, 1) - 2
@@ -130,7 +130,7 @@ def _list_others(x, begin, columns, spots):
         if number == spots.size:
             return -1
         spots[number] = k
-        number += np.int64(source[columns[k]] != _ZERO)
+        number += np.int64(real(source[columns[k]]) != _ZERO)
     return number
 
 
@@ -160,7 +160,7 @@ def exact_sparse(positions, shape, a, b, shared, by_right, error, out, strides, 
             digit = low_ones = remains = 0.0
             for q in range(number):
                 k = spots[q]
-                term = np.float64(left[x_columns[k]]) * np.float64(right[y_columns[k]])
+                term = np.float64(real(left[x_columns[k]])) * np.float64(real(right[y_columns[k]]))
                 high = (term + sigma) - sigma
                 low = term - high
                 digit, low_ones, remains = digit + high, low_ones + low, remains + abs(low)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.numba.compiled import add, compile_loop
+from vgame.arithmetic.numba.compiled import add, compile_loop, real
 from vgame.system.threads import share
 
 #: Words of a transform per channel.
@@ -83,7 +83,8 @@ def transform_tiles(x, strides, lines, first, v, squares):
             d2, d3 = x[at : at + width + 2], x[at + strides[2] : at + strides[2] + width + 2]
             h0, h1, h2, h3 = half[0], half[1], half[2], half[3]
             for k in range(width + 2):
-                a0, a1, a2, a3 = np.float64(d0[k]), np.float64(d1[k]), np.float64(d2[k]), np.float64(d3[k])
+                a0, a1 = np.float64(real(d0[k])), np.float64(real(d1[k]))
+                a2, a3 = np.float64(real(d2[k])), np.float64(real(d3[k]))
                 h0[k], h1[k], h2[k], h3[k] = a0 - a2, a1 + a2, a2 - a1, a1 - a3
                 q0[k] += a0 * a0
                 q1[k] += a1 * a1

@@ -22,7 +22,7 @@ from numba.extending import intrinsic
 #: Binary64 words of a cache line.
 LINE = 8
 
-_DOUBLE, _I32, _BYTE = ir.DoubleType(), ir.IntType(32), ir.IntType(8)
+_DOUBLE, _I32, _HALF, _BYTE = ir.DoubleType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,15 @@ class Code:
     def load(self, place: Any, vector: Any) -> Any:
         """A vector that begins at a word's address."""
         return self.builder.load(self.builder.bitcast(place, vector.as_pointer()), align=_width(vector) // 8)
+
+    def words(self, place: Any, vector: Any) -> Any:
+        """`load`; of halves, the binary32 words."""
+        value = self.load(place, vector)
+        if vector.element != _HALF:
+            return value
+        wide = self.builder.zext(value, ir.VectorType(_I32, vector.count))
+        shifted = self.builder.shl(wide, ir.Constant(wide.type, [16] * vector.count))
+        return self.builder.bitcast(shifted, ir.VectorType(ir.FloatType(), vector.count))
 
     def store(self, value: Any, place: Any) -> None:
         self.builder.store(value, self.builder.bitcast(place, value.type.as_pointer()), align=_width(value.type) // 8)
@@ -180,7 +189,7 @@ def _wide(lanes: int) -> Any:
 
 def _width(vector: Any) -> int:
     """Bits of a word of a vector."""
-    return 64 if vector.element == _DOUBLE else 32
+    return {_DOUBLE: 64, _HALF: 16}.get(vector.element, 32)
 
 
 @intrinsic(prefer_literal=True)
@@ -231,7 +240,7 @@ def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms,
     """y[to + k * width + i] = x[row_i + columns[ct + k]] in binary64, row_i = rows[min(first + i, last)], i < width.
 
     squares[i]: the row's sum of squares continued over k = 0 .. terms-1. beside: the number of neighbouring rows that
-    are adjacent, row_(i+1) = row_i + 1; it divides the width. x: binary32 or binary64.
+    are adjacent, row_(i+1) = row_i + 1; it divides the width. x: binary32, binary64 or halves (uint16).
     """
     count, together = width.literal_value, beside.literal_value
 
@@ -241,7 +250,7 @@ def widen_panel(typing, width, beside, x, rows, first, last, columns, ct, terms,
 
         def step(column: Any, out: Any, total: Any) -> list[Any]:
             places = [code.at(begin, builder.load(column)) for begin in begins]
-            words = code.joined([code.load(place, narrow) for place in places])
+            words = code.joined([code.words(place, narrow) for place in places])
             return [code.at(column, 1), code.at(out, count), code.widened(words, out, total)]
 
         start = [code.place(6, 7), code.place(9, 10), code.load(code.place(11), wide)]
@@ -264,8 +273,8 @@ def widen_across(typing, width, along, x, rows, first, last, columns, ct, blocks
 
         def step(column: Any, out: Any, total: Any) -> list[Any]:
             place = builder.load(column)
-            vectors = [code.load(code.at(begin, place), narrow) for begin in begins]
-            vectors += [ir.Constant(narrow, ir.Undefined)] * (groups * length - count)
+            vectors = [code.words(code.at(begin, place), narrow) for begin in begins]
+            vectors += [ir.Constant(vectors[0].type, ir.Undefined)] * (groups * length - count)
             for k, words in enumerate(code.transposed([code.joined(vectors[i::length]) for i in range(length)])):
                 total = code.widened(code.lanes(words, words, range(count)), code.at(out, k * count), total)
             return [code.at(column, length), code.at(out, length * count), total]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.numba.compiled import add, batch_stride, compile_loop, flat
+from vgame.arithmetic.numba.compiled import add, batch_stride, compile_loop, flat, real
 from vgame.arithmetic.workspace import lines
 from vgame.system.threads import share
 
@@ -205,13 +205,13 @@ def _gather(x, rows, columns, y, first, last):
     for u in range(first, last):
         source, target = x[rows[u] :], y[u * columns.size : (u + 1) * columns.size]
         for k in range(columns.size):
-            target[k] = source[columns[k]]
+            target[k] = real(source[columns[k]])
 
 
 def gather_rows(memory: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
     """binary32 [rows, columns]: memory[rows[u] + columns[k]]."""
     out = torch.empty(rows.size, columns.size)
-    x, y, places = memory.numpy(), out.view(-1).numpy(), columns.view(np.uint64)
+    x, y, places = flat(memory), out.view(-1).numpy(), columns.view(np.uint64)
     share(rows.size, columns.size, lambda *part: _gather(x, rows, places, y, *part))
     return out
 

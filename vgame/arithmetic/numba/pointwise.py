@@ -16,30 +16,56 @@ from numba import carray, types
 from numba.extending import intrinsic
 from torch import Tensor
 
+from vgame.arithmetic.numba.codes import (
+    ABS,
+    ADD,
+    CAST,
+    CEIL,
+    DIV,
+    EQ,
+    FLOOR,
+    FTOI,
+    IADD,
+    IAND,
+    IDIV,
+    IEQ,
+    IMAX,
+    IMIN,
+    IMOD,
+    IMUL,
+    IOR,
+    ISHL,
+    ISHR,
+    ISUB,
+    ITOF,
+    IXOR,
+    LT,
+    MAX,
+    MUL,
+    NE,
+    NEG,
+    SQRT,
+    SUB,
+    TRUNC,
+    ULT,
+)
 from vgame.arithmetic.numba.compiled import compile_loop, in_use
+from vgame.arithmetic.numba.narrow import narrow_results
 from vgame.system.threads import share
 
 #: Words of a block.
 BLOCK = 1024
 #: Dimensions of a strided operand after contiguous ones have been joined.
 MOST_DIMENSIONS = 8
-#: The instruction that copies a block of strided words; all others are codes of vgame.arithmetic.functions.
-LOAD = 255
+#: The instructions that copy a block of strided words, of strided halves (the high 16 bits of bfloat16 words), and of
+#: words into halves; all others are codes of vgame.arithmetic.functions.
+LOAD, LOAD_HALVES, STORE_HALVES = 255, 254, 253
 #: Added to a function whose result is rounded to bfloat16, once.
 NARROW = 128
 
-# The codes of functions.py that a chain may have; tests/unit/test_pointwise.py compares them.
-NEG, ABS, SQRT, FLOOR, CEIL, TRUNC, ROUND, CAST = 1, 2, 3, 13, 14, 15, 16, 17
-ADD, SUB, MUL, DIV, MAX, MIN = 32, 33, 34, 35, 36, 37
-EQ, NE, LT, LE = 48, 49, 50, 51
-IADD, ISUB, IMUL, IDIV, IMOD, IAND, IOR, IXOR, ISHL, ISHR, IMAX, IMIN = range(64, 76)
-IEQ, INE, ILT, ILE, ULT = range(80, 85)
-ITOF, FTOI, SELECT = 96, 97, 112
-
 _ZERO, _NOT_FINITE = np.float32(0.0), np.int32(0x7F800000)
-#: Constants with a type, so that a loop over words of 32 bits does not widen them.
-_MAGNITUDE, _KEPT, _NAN = np.int32(0x7FFFFFFF), np.int32(0x7FFF0000), np.int32(0x7FC00000)
-_NONE, _ONE, _CUT, _BELOW_HALF = np.int32(0), np.int32(1), np.int32(16), np.int32(0x7FFF)
+#: A constant with a type, so that a loop over words of 32 bits does not widen them.
+_HALF = np.uint32(16)
 _LEAST, _LARGEST = -(2.0**31), 2.0**31 - 1.0
 
 
@@ -234,6 +260,20 @@ def load(source, layout, start, out):
 
 
 @compile_loop
+def _widen(words):
+    """The low half of each word becomes its high half."""
+    for i in range(words.size):
+        words[i] = np.uint32(words[i] << _HALF)
+
+
+@compile_loop
+def halve(words, out):
+    """out = the high halves of words."""
+    for i in range(words.size):
+        out[i] = words[i] >> _HALF
+
+
+@compile_loop
 def _apply(code, x, y, z, out):
     """One instruction on blocks of binary32 words (int32 for functions of integers)."""
     if code < ADD:
@@ -257,84 +297,11 @@ def _apply(code, x, y, z, out):
 
 
 @compile_loop
-def _to_bfloat16(word, rest):
-    """RN8 of an exact value; word: its RN32, rest: a number with the sign of the remainder. Twin:
-    vgame/arithmetic/torch/narrow.py, narrowed. Without branches and in 32 bits, so that a loop of it is vectorised."""
-    magnitude = word & _MAGNITUDE
-    inexact = np.int32((rest > 0.0) | (rest < 0.0)) & (_ONE & ~magnitude)
-    away = np.int32((rest > 0.0) == (word >= _NONE))
-    odd = magnitude + inexact * (away + away - _ONE)  # to odd
-    return _cut(word, magnitude, odd)
-
-
-@compile_loop
-def _cut(word, magnitude, odd):
-    """The nearest word of 8 bits, ties to even."""
-    rounded = ((odd + (_BELOW_HALF + ((odd >> _CUT) & _ONE))) & _KEPT) | (word & ~_MAGNITUDE)
-    special = word if magnitude == _NOT_FINITE else _NAN
-    return np.int32(special if magnitude >= _NOT_FINITE else rounded)
-
-
-@compile_loop
-def _sum_rest(a, b, total):
-    """a + b - total, exactly, if total = RN32(a + b) is finite (Dekker's Fast2Sum)."""
-    larger = abs(a) >= abs(b)
-    return (b if larger else a) - (total - (a if larger else b))
-
-
-@compile_loop
-def _narrow(code, x, y, words, out):
-    """out = RN8 of the results of `code`, given their binary32 roundings in `out`; words: the same memory as int32.
-
-    The rest of a sum is a binary32 word. Products of two words are exact in binary64. The remainders are computed in a
-    separate loop, so that both are vectorised.
-    """
-    if code in (ADD, SUB):
-        _narrow_sums(code, x, y, words, out)
-        return
-    if code not in (MUL, DIV, SQRT, ITOF):  # exact in binary32
-        for i in range(out.size):
-            words[i] = _cut(words[i], words[i] & _MAGNITUDE, words[i] & _MAGNITUDE)
-        return
-    rests = np.empty(out.size, np.float64)
-    if code == MUL:
-        for i in range(out.size):
-            rests[i] = np.float64(x[i]) * np.float64(y[i]) - np.float64(out[i])
-    elif code == DIV:
-        for i in range(out.size):
-            rest = np.float64(x[i]) - np.float64(out[i]) * np.float64(y[i])
-            rests[i] = np.copysign(1.0, np.float64(y[i])) * rest
-    elif code == SQRT:
-        for i in range(out.size):
-            rests[i] = np.float64(x[i]) - np.float64(out[i]) * np.float64(out[i])
-    else:
-        integers = x.view(np.int32)
-        for i in range(out.size):
-            rests[i] = np.float64(integers[i]) - np.float64(out[i])
-    for i in range(out.size):
-        words[i] = _to_bfloat16(words[i], rests[i])
-
-
-@compile_loop
-def _narrow_sums(code, x, y, words, out):
-    """As `_narrow`, for sums and differences."""
-    rests = np.empty(out.size, np.float32)
-    if code == ADD:
-        for i in range(out.size):
-            rests[i] = _sum_rest(x[i], y[i], out[i])
-    else:
-        for i in range(out.size):
-            rests[i] = _sum_rest(x[i], -y[i], out[i])
-    for i in range(out.size):
-        words[i] = _to_bfloat16(words[i], rests[i])
-
-
-@compile_loop
 def _finite(x):
     """Whether none of the binary32 words x, int32, is infinite or NaN."""
     found = np.int32(0)
     for i in range(x.size):
-        found |= np.int32((x[i] & _NOT_FINITE) == _NOT_FINITE)
+        found = np.int32(found | np.int32((x[i] & _NOT_FINITE) == _NOT_FINITE))
     return found == 0
 
 
@@ -343,10 +310,11 @@ def run_blocks(code, places, steps, words, layouts, memory, checked, finite, fir
     """The instructions on words first..last-1, block by block; finite[i] = whether every word of slot checked[i] is
     finite.
 
-    code: rows (function, slot of the result, three slots of operands). places: addresses of the slots' words, 0 for a
-    temporary block, filled with the slot's word of `words`. steps: 4 if a slot's words are read in order. layouts: of
-    loaded operands. memory: the blocks, held by the caller (numba would free them after their last mention, not after
-    their last use).
+    code: rows (function, slot of the result, three slots of operands), or of the instructions that copy: (LOAD or
+    LOAD_HALVES, slot, place of the operand, number of its layout, 0), (STORE_HALVES, place of the result, slot, 0, 0).
+    places: addresses of the slots' words, 0 for a temporary block, filled with the slot's word of `words`; then those
+    of copied operands and results. steps: 4 if a slot's words are read in order. layouts: of loaded operands. memory:
+    the blocks, held by the caller (numba would free them after their last mention, not after their last use).
     """
     at, block = places.copy(), 0
     finite[:] = True
@@ -365,12 +333,21 @@ def run_blocks(code, places, steps, words, layouts, memory, checked, finite, fir
                 source = carray(_pointer(places[code[c, 2]]), (1 << 48,), np.float32)
                 load(source.view(np.uint32), layouts[code[c, 3]], start, out.view(np.uint32))
                 continue
+            if code[c, 0] == LOAD_HALVES:
+                halves = carray(_pointer(places[code[c, 2]]), (1 << 48,), np.uint16)
+                load(halves, layouts[code[c, 3]], start, out.view(np.uint32))
+                _widen(out.view(np.uint32))
+                continue
+            if code[c, 0] == STORE_HALVES:
+                stored = carray(_pointer(at[code[c, 2]]), (size,), np.uint32)
+                halve(stored, carray(_pointer(places[code[c, 1]] + 2 * start), (size,), np.uint16))
+                continue
             x = carray(_pointer(at[code[c, 2]] + start * steps[code[c, 2]]), (size,), np.float32)
             y = carray(_pointer(at[code[c, 3]] + start * steps[code[c, 3]]), (size,), np.float32)
             z = carray(_pointer(at[code[c, 4]] + start * steps[code[c, 4]]), (size,), np.float32)
             _apply(code[c, 0] & 127, x, y, z, out)
             if code[c, 0] & NARROW:
-                _narrow(code[c, 0] & 127, x, y, out.view(np.int32), out)
+                narrow_results(code[c, 0] & 127, x, y, out)
         for i in range(checked.size):
             finite[i] &= _finite(carray(_pointer(places[checked[i]] + 4 * start), (size,), np.int32))
 

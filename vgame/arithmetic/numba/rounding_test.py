@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vgame.arithmetic.numba.compiled import add, compile_loop, flat
+from vgame.arithmetic.numba.compiled import add, bits, compile_loop, flat, real
 from vgame.system.threads import share
 
 #: Words of short runs that are added side by side, and stay in the first cache.
@@ -206,12 +206,12 @@ def look_again(
 
 @compile_loop
 def _sum_block(x):
-    """(sum, sum of the magnitudes, least magnitude) of contiguous binary32 values, added in any order."""
-    total, magnitude, least, words = 0.0, 0.0, _INFINITY, x.view(np.uint32)
+    """(sum, sum of the magnitudes, least magnitude) of contiguous values, added in any order."""
+    total, magnitude, least = 0.0, 0.0, _INFINITY
     for k in range(x.size):
-        value = np.float64(x[k])
+        value = np.float64(real(x[k]))
         total, magnitude = add(total, value), add(magnitude, abs(value))
-        least = np.uint32(min(np.uint32(words[k] & _MAGNITUDE), least))
+        least = np.uint32(min(np.uint32(bits(x[k]) & _MAGNITUDE), least))
     return total, magnitude, np.float64(np.uint32(least).view(np.float32))
 
 
@@ -224,7 +224,7 @@ def _add_run(x, at, run, step, block, memory, total, magnitude, least):
             part = _sum_block(x[begin : begin + size])
         else:
             for k in range(size):
-                memory[k] = x[begin + k * step]
+                memory[k] = real(x[begin + k * step])
             part = _sum_block(memory[:size])
         total, magnitude, least = total + part[0], magnitude + part[1], min(least, part[2])
     return total, magnitude, least
@@ -240,12 +240,11 @@ def _add_beside(x, begin, starts, block, totals, magnitudes, leasts, total, magn
         for j in range(first, min(first + block, starts.size)):
             at = begin + starts[j]
             source = x[at : at + leasts.size]
-            words = source.view(np.uint32)
             for i in range(source.size):
-                value = np.float64(source[i])
+                value = np.float64(real(source[i]))
                 total[i] += value
                 magnitude[i] += abs(value)
-                leasts[i] = np.uint32(min(np.uint32(words[i] & _MAGNITUDE), leasts[i]))
+                leasts[i] = np.uint32(min(np.uint32(bits(source[i]) & _MAGNITUDE), leasts[i]))
         for i in range(totals.size):
             totals[i] += total[i]
             magnitudes[i] += magnitude[i]

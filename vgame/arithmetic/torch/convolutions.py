@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.certificate import tally
-from vgame.arithmetic.indexed_matrix import IndexedMatrix, places_of
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, matrix_in_words, places_of
+from vgame.arithmetic.numba.compiled import flat
 from vgame.arithmetic.numba.filtering import (
     WORDS,
     bound_patches,
@@ -27,7 +28,7 @@ from vgame.arithmetic.torch.digits import DigitTile
 from vgame.arithmetic.torch.products import unfolded
 from vgame.arithmetic.torch.rounding_test import hard_part, weigh
 from vgame.arithmetic.vendor import vendor
-from vgame.arithmetic.workspace import TILE, new, scratch
+from vgame.arithmetic.workspace import TILE, in_words, new, scratch
 from vgame.system.threads import Runner, each, threads
 
 #: Least numbers of filters, channels and pixels for filtering; largest number of words of the filters' transforms.
@@ -37,13 +38,21 @@ AT_A_TIME = 1 << 20
 
 
 @torch.no_grad()
-def dot(a: Tensor | IndexedMatrix, b: Tensor | IndexedMatrix, run: Runner = each, bfloat16: bool = False) -> Tensor:
+def dot(
+    a: Tensor | IndexedMatrix,
+    b: Tensor | IndexedMatrix,
+    run: Runner = each,
+    bfloat16: bool = False,
+    halves: bool = False,
+) -> Tensor:
     """As products.dot."""
     if not is_filtered(a, b):
-        return products.dot(a, b, run, bfloat16, DigitTile)
+        return products.dot(a, b, run, bfloat16, DigitTile, halves)
+    if a.dtype != b.dtype:
+        a, b = matrix_in_words(a), matrix_in_words(b)
     patches, rows = b.patches, a.shape[1]
-    out = new((1, rows, b.shape[1]), torch.float32)
-    filters = transform_filters(unfolded(a)[0].contiguous(), patches.backwards)
+    out = new((1, rows, b.shape[1]), torch.bfloat16 if halves else torch.float32)
+    filters = transform_filters(in_words(unfolded(a))[0].contiguous(), patches.backwards)
     count, sharers = b.shape[1] // (2 * patches.width), threads()  # rows of tiles
     words = count * patches.width // 2 * WORDS * max(rows, patches.channels)
     parts = min(count, -(-words // (AT_A_TIME * sharers)) * sharers)
@@ -71,10 +80,10 @@ def _fill(
 ) -> None:
     """Rows of tiles first..last-1."""
     pixels = slice(2 * first * b.patches.width, 2 * last * b.patches.width)
-    tile = FilteredTile(a, b.tile(slice(0, 1), pixels), out[:, :, pixels], filters, b, first, bfloat16)
-    tile.run()
-    if bfloat16:
-        tile.narrow()
+    part = b.tile(slice(0, 1), pixels)
+    products.fill_tile(
+        lambda words: FilteredTile(a, part, words, filters, b, first, bfloat16), out[:, :, pixels], bfloat16
+    )
 
 
 class FilteredTile(DigitTile):
@@ -122,7 +131,7 @@ class FilteredTile(DigitTile):
         channels, tiles = patches.channels, pixels // 4
         squares = torch.empty(pixels // (2 * patches.width), 4, patches.width + 2, dtype=torch.float64)
         v = scratch("tiles", (WORDS, channels, tiles), torch.float64, device)
-        memory = self.pictures.memory.numpy()
+        memory = flat(self.pictures.memory)
         transform_tiles(memory, patches.strides, patches.lines, self.first, v.numpy(), squares.numpy())
         right, self.norm_b = torch.empty(2, 1, pixels, dtype=torch.float64).unbind()
         bound_patches(squares.numpy(), right[0].numpy(), self.norm_b[0].numpy())

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.numba.compiled import compile_loop, flat, in_use
+from vgame.arithmetic.numba.pointwise import halve as high_halves
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.torch import elementary
 from vgame.arithmetic.workspace import new
@@ -127,6 +129,19 @@ def narrow_sums(x: Tensor, rest_of: Callable[[Tensor, Tensor], Tensor]) -> None:
         words = x.reshape(-1)[places]
         result.view(-1)[places] = narrowed(words, rest_of(places, words.double()))
     torch.add(result, 0.0, out=x)  # a zero is +0
+
+
+def halve(x: Tensor, out: Tensor) -> None:
+    """out [B, M, N], bfloat16, = x, which holds such words in binary32; both have contiguous rows."""
+    words, halves = x.view(torch.int32).numpy().view(np.uint32), out.view(torch.int16).numpy().view(np.uint16)
+    for batch, to in zip(words, halves, strict=True):
+        _halve_rows(batch, to)
+
+
+@compile_loop
+def _halve_rows(words, out):
+    for i in range(len(words)):
+        high_halves(words[i], out[i])
 
 
 def rounded(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,9 +23,10 @@ from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba.exact import product_digits
 from vgame.arithmetic.numba.rounding_test import round_pass
 from vgame.arithmetic.torch.exact import Rows, all_levels, digits_of, scales_of, settled
-from vgame.arithmetic.torch.products import Tile, part_of, shared_tiles
+from vgame.arithmetic.torch.products import Tile, part_of
 from vgame.arithmetic.torch.rounding_test import canonical_nan, weigh
 from vgame.arithmetic.torch.sums import partial_sums
+from vgame.arithmetic.torch.tiling import shared_tiles
 from vgame.arithmetic.workspace import widen
 from vgame.system.threads import each
 

@@ -20,9 +20,10 @@ from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
 from vgame.arithmetic.numba.exact import ExactProducts
-from vgame.arithmetic.torch.products import Tile, part_of, shared_tiles
+from vgame.arithmetic.torch.products import Tile, part_of
 from vgame.arithmetic.torch.rounding_test import weigh
 from vgame.arithmetic.torch.sums import bind_sums, runs_of
+from vgame.arithmetic.torch.tiling import shared_tiles
 from vgame.arithmetic.vendor import bind_product
 from vgame.arithmetic.workspace import Workspace, lines, wide_memory
 from vgame.system.threads import each, share

@@ -9,6 +9,7 @@ vgame/arithmetic/reference/functions.py, dot.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -16,58 +17,70 @@ from torch import Tensor
 
 from vgame.arithmetic import gate
 from vgame.arithmetic.certificate import MAX_TERMS, NEVER_CERTAIN, SLACK, tally
-from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix, places_of
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, Matrix, PlacedMatrix, matrix_in_words, places_of
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import exact as compiled_exact
 from vgame.arithmetic.numba import operands as compiled_operands
 from vgame.arithmetic.numba import products as own_products
 from vgame.arithmetic.numba import rounding_test as compiled_rounding
-from vgame.arithmetic.numba.remainders import remainders
+from vgame.arithmetic.numba.remainders import narrow_places, remainders
 from vgame.arithmetic.torch.exact import Rows, exact_sums
-from vgame.arithmetic.torch.narrow import narrow_sums
+from vgame.arithmetic.torch.narrow import halve, narrow_sums
 from vgame.arithmetic.torch.rounding_test import canonical_nan, enclose, enclose_products, hard_part, weigh
 from vgame.arithmetic.torch.row_facts import no_facts, row_facts
 from vgame.arithmetic.torch.slices import slice_bits, slices_needed, sum_slices
+from vgame.arithmetic.torch.tiling import block_length, shared_tiles, tiles
 from vgame.arithmetic.vendor import NATIVE, Multiply, own_multiply, vendor
-from vgame.arithmetic.workspace import TILE, batch_of, new, pass_size, product_size, scratch, spans, wide_memory, widen
-from vgame.system.threads import Runner, each, threads
+from vgame.arithmetic.workspace import (
+    TILE,
+    WORDS,
+    batch_of,
+    in_words,
+    new,
+    pass_size,
+    scratch,
+    spans,
+    wide_memory,
+    widen,
+)
+from vgame.system.threads import Runner, each
 
-#: Target length of a K-block: shorter ones tighten the bound, longer ones save additions of whole buffers.
-BLOCK = 1024
 #: Least number of operands' elements for which a test of their first rows is worth its cost.
 LARGE = 1 << 20
-#: Tiles end at multiples of this many rows, where the runs of folded rows end.
-ALIGNED = 64
-#: Least number of a product's terms for a thread, a result counted as so many.
-WORTH, RESULT = 1 << 22, 128
 #: A share of open sums above 1 / MANY ends the first rounding test.
 MANY = 32
 #: Cost of gathering per term, relative to a vendor product: torch passes, compiled loops.
 GATHERING, GATHERING_COMPILED = 250, 40
 
-Place = tuple[slice, slice, slice]  # a tile of a result: batches, rows, columns
-
 
 @torch.no_grad()
-def dot(a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False, kind: type[Tile] | None = None) -> Tensor:
+def dot(
+    a: Matrix,
+    b: Matrix,
+    run: Runner = each,
+    bfloat16: bool = False,
+    kind: type[Tile] | None = None,
+    halves: bool = False,
+) -> Tensor:
     """out[b,m,n] = RN(sum_k a[b,m,k] * b[b,n,k]), zero as +0, NaN and infinities order-free; bfloat16: to 8 bits, once.
 
-    a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1. Returns binary32 [B, M, N], which
-    is complete when `run` has run its jobs. kind: class of the tiles on a CPU; None: Tile.
+    a: binary32 [Ba, M, K], b: binary32 [Bb, N, K], any strides, Ba and Bb equal or 1; on a CPU tensors of bfloat16 too.
+    Returns binary32 [B, M, N], or bfloat16 if `halves`, which is complete when `run` has run its jobs. kind: class of
+    the tiles on a CPU; None: Tile.
     """
-    assert a.dtype == b.dtype == torch.float32 and len(a.shape) == len(b.shape) == 3, "two binary32 matrices of rank 3"
+    assert a.dtype in WORDS and b.dtype in WORDS and len(a.shape) == len(b.shape) == 3, "two matrices of rank 3"
     assert 1 <= a.shape[2] == b.shape[2] <= MAX_TERMS, "rows of equal length, 1 to 2^31 terms"
     assert len({a.shape[0], b.shape[0], 1}) <= 2, "equal batches, or one that serves all"
+    if a.dtype != b.dtype:
+        a, b = matrix_in_words(a), matrix_in_words(b)
     batch = max(a.shape[0], b.shape[0])
-    out = new((batch, a.shape[1], b.shape[1]), torch.float32, a.device)
+    out = new((batch, a.shape[1], b.shape[1]), torch.bfloat16 if halves else torch.float32, a.device)
     if gate.in_use(out.device):
         return _dot_by_kernels(a, b, out, bfloat16)
 
     def fill(i: slice, m: slice, n: slice) -> None:
-        tile = (kind or Tile)(part_of(a, i, m), part_of(b, i, n), out[i, m, n], bfloat16)
-        tile.run()
-        if bfloat16:
-            tile.narrow()
+        given = part_of(a, i, m), part_of(b, i, n)
+        fill_tile(lambda words: (kind or Tile)(*given, words, bfloat16), out[i, m, n], bfloat16)
 
     jobs = [partial(fill, *place) for place in shared_tiles(out, a.shape[2])]
     if out.device.type == "cpu":
@@ -78,11 +91,23 @@ def dot(a: Matrix, b: Matrix, run: Runner = each, bfloat16: bool = False, kind: 
     return out
 
 
+def fill_tile(tile_of: Callable[[Tensor], Tile], out: Tensor, bfloat16: bool) -> None:
+    """Fill a tile of a result, binary32 words or bfloat16 numbers. tile_of: binary32 memory -> the tile."""
+    halves = out.dtype == torch.bfloat16
+    words = scratch("words", tuple(out.shape), torch.float32, out.device) if halves else out
+    tile = tile_of(words)
+    tile.run()
+    if bfloat16:
+        tile.narrow()
+    if halves:
+        halve(words, out)
+
+
 def _dot_by_kernels(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Tensor, bfloat16: bool) -> Tensor:
     """`dot` by the Triton kernels, which are imported only where they run."""
     from vgame.arithmetic.triton import products as kernels
 
-    block = _block_length(a.shape[2])
+    block = block_length(a.shape[2])
     at_a_time = min(-(-a.shape[2] // block), kernels.BLOCKS)
     for i, m, n in tiles(*out.shape, a.shape[2], max(kernels.TILE // at_a_time, TILE // 4)):
         kernels.dot_tile(part_of(a, i, m), part_of(b, i, n), out[i, m, n], block)
@@ -91,49 +116,6 @@ def _dot_by_kernels(a: Tensor | PlacedMatrix, b: Tensor | PlacedMatrix, out: Ten
             tile.norm_a, tile.norm_b = (unfolded(x).double().norm(dim=-1) * SLACK for x in (tile.a, tile.b))
             tile.narrow()
     return out
-
-
-def shared_tiles(out: Tensor, k: int, limit: int = 0) -> list[Place]:
-    """The tiles of a product `out` of K terms; on a CPU every thread gets the same number."""
-    sharers = threads() if out.device.type == "cpu" else 1
-    parts = max(1, min(sharers, out.numel() * (k + RESULT) // WORTH))
-    return tiles(*out.shape, k, limit or product_size(out.device), parts)
-
-
-def tiles(batch: int, rows: int, columns: int, k: int, limit: int, parts: int = 1) -> list[Place]:
-    """Tiles of about equal size which, like the K-blocks of their operands, fit into `limit`; their number is a
-    multiple of `parts` if possible."""
-    block = _block_length(k)
-    width = min(columns, max(1, limit // block), max(math.isqrt(limit), limit // rows))
-    height = min(rows, max(1, limit // max(block, width)))
-    width, height = (x - x % ALIGNED if ALIGNED < x < whole else x for x, whole in ((width, columns), (height, rows)))
-    whole = (height, width) == (rows, columns)
-    group = max(1, limit // max(height * width, height * block, width * block)) if whole else 1
-    extents = batch, rows, columns
-    counts = [-(-extent // size) for extent, size in zip(extents, (group, height, width), strict=True)]
-    if math.prod(counts) % parts:
-        longest = 0 if batch >= parts else 2 if columns >= rows else 1
-        counts[longest] = -(-counts[longest] // parts) * parts
-    aligned = (1, ALIGNED, ALIGNED)
-    groups, heights, widths = (spans(e, _fair(e, c, a)) for e, c, a in zip(extents, counts, aligned, strict=True))
-    return [(i, m, n) for i in groups for n in widths for m in heights]
-
-
-def _fair(extent: int, count: int, aligned: int) -> int:
-    """The size of `count` equal pieces of `extent`, rounded up to a multiple of `aligned`, or to a smaller multiple if
-    the last piece would become much smaller."""
-    size = -(-extent // count)
-    while size <= aligned or -(-size // aligned) * aligned > size + size // 8:
-        if aligned == 1:
-            break
-        aligned = -(-aligned // 2)
-    return -(-size // aligned) * aligned
-
-
-def _block_length(k: int) -> int:
-    """K is divided into round(K / BLOCK) equal blocks, rounded up to a multiple of 16."""
-    count = max(1, round(k / BLOCK))
-    return k if count == 1 else -(-k // (16 * count)) * 16
 
 
 def part_of(x: Matrix, batch: slice, rows: slice) -> Matrix:
@@ -151,8 +133,10 @@ class Tile:
         self.fused = self.compiled and vendor().norm is NATIVE.norm
         self.multiply = own_multiply(out.device)
         self.a, self.b = (x if self.fused else unfolded(x) for x in (a, b))
+        if not self.multiply:
+            self.a, self.b = (in_words(x, f"words {side}") for x, side in ((self.a, "a"), (self.b, "b")))
         self.out, self.facts = out, None
-        block = _block_length(a.shape[2])
+        block = block_length(a.shape[2])
         self.blocks = spans(a.shape[2], block)
         self.terms = own_products.terms_of(a.shape[2]) if self.multiply else block + len(self.blocks) - 1
 
@@ -272,7 +256,7 @@ class Tile:
     def _facts(self) -> tuple:
         """(non-zeros, quantum) of the rows of a and of b; computed once."""
         if self.facts is None:
-            self.a, self.b = unfolded(self.a), unfolded(self.b)
+            self.a, self.b = in_words(unfolded(self.a), "words a"), in_words(unfolded(self.b), "words b")
             self.facts = row_facts(self.a, self.blocks), row_facts(self.b, self.blocks)
         return self.facts
 
@@ -347,9 +331,12 @@ class Tile:
     def narrow(self) -> None:
         """Round the finished tile to bfloat16, as RN8 of the exact sums; words that are already rounded stay."""
         if self.unrounded is None:
-            narrow_sums(self.out, self._rest)
-        elif self.unrounded.numel():
-            flat = self.unrounded.long()
+            return narrow_sums(self.out, self._rest)
+        rest = self.unrounded
+        if rest.numel() and self.compiled:
+            rest = narrow_places(rest, self.out, *self._sides())
+        if rest.numel():
+            flat = rest.long()
             at = self.unravel(flat)
             words = self.out[at]
             narrow_sums(words, lambda places, exact: self._rest(flat[places], exact))
@@ -359,11 +346,14 @@ class Tile:
         """Numbers with the signs of (exact sums at a few positions - these words)."""
         if not self.compiled:
             return self.sums_to_odd(flat) - words
-        sides = ((*places_of(x), x.shape[0] == 1) for x in (self.a, self.b))
-        rest, unsure = remainders(flat, words, tuple(self.out.shape[1:]), *sides)
+        rest, unsure = remainders(flat, words, tuple(self.out.shape[1:]), *self._sides())
         if bool(unsure.any()):
             rest[unsure] = self.sums_to_odd(flat[unsure]) - words[unsure]
         return rest
+
+    def _sides(self) -> list[tuple]:
+        """Both operands for compiled loops: memory, rows, terms, whether one batch serves all."""
+        return [(*places_of(x), x.shape[0] == 1) for x in (self.a, self.b)]
 
     def _slice_counts(self, facts: tuple) -> tuple[int, int]:
         bits = slice_bits(self.a.shape[2])

@@ -12,11 +12,13 @@ from torch import Tensor
 from vgame.arithmetic.certificate import OF_ZERO
 from vgame.arithmetic.numba import compiled
 from vgame.arithmetic.numba import operands as compiled_operands
-from vgame.arithmetic.workspace import pass_size, spans
+from vgame.arithmetic.workspace import in_words, pass_size, spans
 
 
 def row_facts(x: Tensor, blocks: list[slice]) -> tuple[Tensor, Tensor]:
-    """(non-zeros int64 [B, R], quantum binary64 [B, R]) of binary32 x [B, R, K], computed in blocks of K."""
+    """(non-zeros int64 [B, R], quantum binary64 [B, R]) of binary32 or bfloat16 x [B, R, K], computed in blocks of
+    K."""
+    x = in_words(x)
     if compiled.in_use(x.device):
         return compiled_operands.row_facts(x)
     count = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)

@@ -28,7 +28,7 @@ from vgame.arithmetic.torch.narrow import narrow_sums
 from vgame.arithmetic.torch.rounding_test import enclose, hard_part, weigh
 from vgame.arithmetic.torch.row_facts import row_facts
 from vgame.arithmetic.vendor import NATIVE, vendor
-from vgame.arithmetic.workspace import TILE, spans, sum_size, widen
+from vgame.arithmetic.workspace import TILE, WORDS, spans, sum_size, widen
 from vgame.system.threads import bind_share
 
 #: Rows of fewer terms are tested for exactness before the rounding test; rows of at least TWO_STAGES are added in
@@ -74,7 +74,8 @@ def _to_odd(rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sum_rows(a: Matrix) -> Tensor:
-    """out[..] = RN(sum_k a[.., k]), zero as +0, NaN and infinities order-free. a: binary32 [.., K], any strides."""
+    """out[..] = RN(sum_k a[.., k]), zero as +0, NaN and infinities order-free. a: binary32 [.., K], any strides; on a
+    CPU bfloat16 too."""
     if gate.in_use(a.device) and vendor().total is NATIVE.total and not isinstance(a, IndexedMatrix):
         from vgame.arithmetic.triton import sums  # imported only where it runs
 
@@ -109,9 +110,9 @@ def runs_of(a: Matrix) -> tuple[tuple | None, Matrix]:
     if isinstance(a, IndexedMatrix):
         run = compiled_operands.run_of(a.columns)
         if by_loops and run >= LEAST_RUN:
-            return (a.memory.numpy(), a.rows.reshape(-1), a.columns[::run], run, 1), a
+            return (compiled.flat(a.memory), a.rows.reshape(-1), a.columns[::run], run, 1), a
     rows = (a if isinstance(a, Tensor) else a.whole()).reshape(-1, a.shape[-1])
-    assert rows.dtype == torch.float32 and 1 <= rows.shape[1] <= MAX_TERMS, "binary32 rows of 1 to 2^31 terms"
+    assert rows.dtype in WORDS and 1 <= rows.shape[1] <= MAX_TERMS, "binary32 rows of 1 to 2^31 terms"
     if not by_loops:
         return None, rows
     memory, begins, step = compiled_exact.rows_of(rows.unsqueeze(0))

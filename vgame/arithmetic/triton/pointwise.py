@@ -14,22 +14,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from vgame.arithmetic.numba import pointwise
+from vgame.arithmetic.numba import codes
 from vgame.arithmetic.numba.chains import Chain, joined
 
 BLOCK = 1024
 
 _SIGN, _MAGNITUDE = tl.constexpr(-(1 << 31)), tl.constexpr(0x7FFFFFFF)
 _NOT_FINITE = tl.constexpr(0x7F800000)
-_NEG, _ABS, _SQRT = (tl.constexpr(x) for x in (pointwise.NEG, pointwise.ABS, pointwise.SQRT))
-_ADD, _SUB, _MUL, _DIV = (tl.constexpr(x) for x in (pointwise.ADD, pointwise.SUB, pointwise.MUL, pointwise.DIV))
-_MAX, _MIN = (tl.constexpr(x) for x in (pointwise.MAX, pointwise.MIN))
-_EQ, _NE, _LT, _LE = (tl.constexpr(x) for x in (pointwise.EQ, pointwise.NE, pointwise.LT, pointwise.LE))
-_IADD, _ISUB, _IMUL = (tl.constexpr(x) for x in (pointwise.IADD, pointwise.ISUB, pointwise.IMUL))
-_IAND, _IOR, _IXOR = (tl.constexpr(x) for x in (pointwise.IAND, pointwise.IOR, pointwise.IXOR))
-_ISHL, _ISHR, _IMAX, _IMIN = (tl.constexpr(x) for x in (pointwise.ISHL, pointwise.ISHR, pointwise.IMAX, pointwise.IMIN))
-_IEQ, _ULT = (tl.constexpr(x) for x in (pointwise.IEQ, pointwise.ULT))
-_ITOF, _SELECT = (tl.constexpr(x) for x in (pointwise.ITOF, pointwise.SELECT))
+_NEG, _ABS, _SQRT = (tl.constexpr(x) for x in (codes.NEG, codes.ABS, codes.SQRT))
+_ADD, _SUB, _MUL, _DIV = (tl.constexpr(x) for x in (codes.ADD, codes.SUB, codes.MUL, codes.DIV))
+_MAX, _MIN = (tl.constexpr(x) for x in (codes.MAX, codes.MIN))
+_EQ, _NE, _LT, _LE = (tl.constexpr(x) for x in (codes.EQ, codes.NE, codes.LT, codes.LE))
+_IADD, _ISUB, _IMUL = (tl.constexpr(x) for x in (codes.IADD, codes.ISUB, codes.IMUL))
+_IAND, _IOR, _IXOR = (tl.constexpr(x) for x in (codes.IAND, codes.IOR, codes.IXOR))
+_ISHL, _ISHR, _IMAX, _IMIN = (tl.constexpr(x) for x in (codes.ISHL, codes.ISHR, codes.IMAX, codes.IMIN))
+_IEQ, _ULT = (tl.constexpr(x) for x in (codes.IEQ, codes.ULT))
+_ITOF, _SELECT = (tl.constexpr(x) for x in (codes.ITOF, codes.SELECT))
 
 
 @triton.jit
