@@ -23,7 +23,8 @@ from vgame.execute import chains, layout, ordinary
 from vgame.execute.executor import Executor
 from vgame.program.file import decode_program, encode_program
 
-SEEDS, HALVES = range(20), range(100, 160)
+SEEDS = range(20)
+HALVES = range(100, 120), range(120, 160)
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +90,11 @@ def test_every_way_gives_the_same_words(every_way: Counter, referee: Contract, t
     assert min(every_way[way] for way in ("round_pass", "IndexedMatrix", "gathered", "chain", "patient")) > 4, every_way
 
 
-def test_stored_halves_give_the_same_words(every_way: Counter, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", HALVES)
+def test_stored_halves_give_the_same_words(every_way: Counter, tmp_path: Path, seeds: range) -> None:
     """bfloat16 outputs in 2 bytes a word: of chains, products and copies, read in every way."""
     stored: Counter = Counter()
-    for seed in HALVES:
+    for seed in seeds:
         history = drawn(seed, tmp_path / str(seed), 0.7)
         program, bundle = history.program, history.bundle
         fast = Executor(program, bundle.data, bundle.scalars, bundle.seed)
@@ -102,7 +104,7 @@ def test_stored_halves_give_the_same_words(every_way: Counter, tmp_path: Path) -
         assert words(result.state) == words(single.state), seed
         assert result.not_finite == single.not_finite, seed
         stored.update(type(program.operators[i]).__name__ for i in fast._units(fuse=True)[2])
-    assert min(stored[kind] for kind in ("Map", "Contract", "Copy")) > 4, stored
+    assert min(stored[kind] for kind in ("Map", "Contract", "Copy")) > 1, stored
 
 
 def decide(step: StepOnChain, seed: int, random: Random) -> None:
