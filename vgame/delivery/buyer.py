@@ -336,11 +336,11 @@ class Buyer(Calls):
     def _complain(self, name: str, text: str, *args: object) -> NoReturn:
         phase = self.game.job(self.job).phase
         if phase is Phase.CLAIMED:
-            raise DeliveryError(f"{text}: the trainer cheats; the contract hears it when the claim is final")
+            raise DeliveryError(f"{text}: the trainer cheats; the contract accepts the proof when the claim is final")
         if phase is Phase.FINAL and self._is_final({Phase.FINAL}):
-            raise Undelivered(f"{text}: the trainer cheated, and nobody has said so in time")
+            raise Undelivered(f"{text}: the trainer cheated, and the time for a proof is over")
         if self.game.wallet is None:
-            raise Undelivered(f"{text}: the trainer cheated; say so with a wallet")
+            raise Undelivered(f"{text}: the trainer cheated; send the proof with a wallet")
         if not self._send(name, self.job, astuple(self.offer()), *args):
             raise DeliveryError(f"{text}: the trainer cheated, but the contract accepts no complaint now")
         late = ", though the job is shown as final" if phase is Phase.FINAL else ""

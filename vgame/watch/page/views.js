@@ -5,7 +5,7 @@ const shorten = (text) => (text && text.length > 18 ? `${text.slice(0, 8)}…${t
 
 // An account by its name, else by its role in this game and the ends of its address.
 function who(index, address) {
-  if (!address) return h("span", { class: "soft" }, "nobody yet");
+  if (!address) return h("span", { class: "soft" }, "none yet");
   const name = index.game.names[address], own = index.own.has(address), account = address.startsWith("0x");
   if (!account) return h("span", { class: "who" }, address);
   const labels = [own && !name && "own account", ...(name ? [] : index.labels.get(address) || [])].filter(Boolean).join(", ");
@@ -213,8 +213,8 @@ function moneyView(index, job) {
 }
 
 function termsTable(job) {
-  const nobody = (address) => /^0x0*$/.test(address);
-  const shownAs = { wei: ether, time: (s) => (Number(s) ? duration(s) : "none"), count: (n) => Number(n).toLocaleString("en"), account: (a) => (nobody(a) ? "nobody" : shorten(a)) };
+  const isZero = (address) => /^0x0*$/.test(address);
+  const shownAs = { wei: ether, time: (s) => (Number(s) ? duration(s) : "none"), count: (n) => Number(n).toLocaleString("en"), account: (a) => (isZero(a) ? "none" : shorten(a)) };
   return table("What was agreed", [
     ["Term", ([name]) => name.replaceAll("_", " ")], ["Value", ([name, , kind]) => shownAs[kind](job.spec[name]), "n"], ["What it means", ([, sentence]) => sentence],
   ], TERMS.filter(([name]) => job.spec[name] !== undefined));
