@@ -92,7 +92,7 @@ def test_every_way_gives_the_same_words(every_way: Counter, referee: Contract, t
 
 @pytest.mark.parametrize("seeds", HALVES)
 def test_stored_halves_give_the_same_words(every_way: Counter, tmp_path: Path, seeds: range) -> None:
-    """bfloat16 outputs in 2 bytes a word: of chains, products and copies, read in every way."""
+    """bfloat16 outputs in 2 bytes a word: of chains and products, read in every way; of copies, tests/unit."""
     stored: Counter = Counter()
     for seed in seeds:
         history = drawn(seed, tmp_path / str(seed), 0.7)
@@ -104,7 +104,7 @@ def test_stored_halves_give_the_same_words(every_way: Counter, tmp_path: Path, s
         assert words(result.state) == words(single.state), seed
         assert result.not_finite == single.not_finite, seed
         stored.update(type(program.operators[i]).__name__ for i in fast._units(fuse=True)[2])
-    assert min(stored[kind] for kind in ("Map", "Contract", "Copy")) > 1, stored
+    assert min(stored["Map"], stored["Contract"]) > 5, stored
 
 
 def decide(step: StepOnChain, seed: int, random: Random) -> None:
