@@ -92,7 +92,6 @@ class Executor:
         shared = tap is None and pointwise.in_use(self.device)
         fuses = self.kernels.fuses and (shared or (tap is None and gate.in_use(self.device)))
         units, checked, halves = self._units(fuses, tap is not None)
-        halves = halves if shared else frozenset()
         run = Run(self, step, state, checked, halves, defers=shared and self.watch is None, traced=tap is not None)
         try:
             for unit in units:
@@ -125,7 +124,7 @@ class Executor:
             sources = {s.ref.index for s in self.program.sources if s.ref.cls is RefClass.OPERATOR}
             kept = sources | finite
             units = units_of(operators, kept, finite, fuse, ALONE_ON_GPU if key[1] else ALONE)
-            stores = self.halves and fuse and self.kernels.halves and pointwise.in_use(self.device)
+            stores = fuse and not key[1] and self.halves and self.kernels.halves
             halves = halves_of(units, operators, kept) if stores else frozenset()
             if self.device.type == "cpu":
                 held = sum(t.numel() for t in self.data if source_of(t) is None)  # mapped data stay in their files

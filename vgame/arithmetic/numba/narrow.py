@@ -1,4 +1,5 @@
-"""Compiled loops that round words to bfloat16, from binary32 roundings and operands: RN8 of the exact values.
+"""Compiled loops that round words to bfloat16, from binary32 roundings and operands: RN8 of the exact values; and their
+high halves.
 
 Twin: vgame/arithmetic/torch/narrow.py. Proof: docs/numerics-bf16.md, section 1.
 """
@@ -15,6 +16,8 @@ _ZERO, _NOT_FINITE = np.float32(0.0), np.int32(0x7F800000)
 _MAGNITUDE, _KEPT, _NAN = np.int32(0x7FFFFFFF), np.int32(0x7FFF0000), np.int32(0x7FC00000)
 _NONE, _ONE, _CUT, _BELOW_HALF = np.int32(0), np.int32(1), np.int32(16), np.int32(0x7FFF)
 _LOW_HALF, _TIE = np.int32(0xFFFF), np.int32(0x8000)
+#: Bits of a half.
+HALF = np.uint32(16)
 
 
 @compile_loop
@@ -105,3 +108,10 @@ def _compare_exactly(code, x, y, out, sides):
         integers = x.view(np.int32)
         for i in range(out.size):
             sides[i] = side_of(np.float64(integers[i]), np.float64(out[i]))
+
+
+@compile_loop
+def high_halves(words, out):
+    """out, uint16, = the high halves of words, uint32."""
+    for i in range(words.size):
+        out[i] = words[i] >> HALF

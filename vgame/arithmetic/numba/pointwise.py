@@ -16,41 +16,9 @@ from numba import carray, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from vgame.arithmetic.numba.codes import (
-    ABS,
-    ADD,
-    CAST,
-    CEIL,
-    DIV,
-    EQ,
-    FLOOR,
-    FTOI,
-    IADD,
-    IAND,
-    IDIV,
-    IEQ,
-    IMAX,
-    IMIN,
-    IMOD,
-    IMUL,
-    IOR,
-    ISHL,
-    ISHR,
-    ISUB,
-    ITOF,
-    IXOR,
-    LT,
-    MAX,
-    MUL,
-    NE,
-    NEG,
-    SQRT,
-    SUB,
-    TRUNC,
-    ULT,
-)
+from vgame.arithmetic.numba import codes
 from vgame.arithmetic.numba.compiled import compile_loop, in_use
-from vgame.arithmetic.numba.narrow import narrow_results
+from vgame.arithmetic.numba.narrow import HALF, high_halves, narrow_results
 from vgame.system.threads import share
 
 #: Words of a block.
@@ -64,8 +32,6 @@ LOAD, LOAD_HALVES, STORE_HALVES = 255, 254, 253
 NARROW = 128
 
 _ZERO, _NOT_FINITE = np.float32(0.0), np.int32(0x7F800000)
-#: A constant with a type, so that a loop over words of 32 bits does not widen them.
-_HALF = np.uint32(16)
 _LEAST, _LARGEST = -(2.0**31), 2.0**31 - 1.0
 
 
@@ -82,25 +48,25 @@ def _pointer(_context, address):
 @compile_loop
 def _unary(code, x, out):
     """out = f(x), binary32."""
-    if code == NEG:
+    if code == codes.NEG:
         for i in range(x.size):
             out[i] = -x[i]
-    elif code == ABS:
+    elif code == codes.ABS:
         for i in range(x.size):
             out[i] = abs(x[i])
-    elif code == SQRT:
+    elif code == codes.SQRT:
         for i in range(x.size):
             out[i] = np.sqrt(x[i])
-    elif code == FLOOR:
+    elif code == codes.FLOOR:
         for i in range(x.size):
             out[i] = np.floor(x[i])
-    elif code == CEIL:
+    elif code == codes.CEIL:
         for i in range(x.size):
             out[i] = np.ceil(x[i])
-    elif code == TRUNC:
+    elif code == codes.TRUNC:
         for i in range(x.size):
             out[i] = np.trunc(x[i])
-    elif code == CAST:  # an assignment of the whole array takes numba two seconds to compile
+    elif code == codes.CAST:  # an assignment of the whole array takes numba two seconds to compile
         for i in range(x.size):
             out[i] = x[i]
     else:
@@ -111,19 +77,19 @@ def _unary(code, x, out):
 @compile_loop
 def _binary(code, x, y, out):
     """out = f(x, y), binary32."""
-    if code == ADD:
+    if code == codes.ADD:
         for i in range(x.size):
             out[i] = x[i] + y[i]
-    elif code == SUB:
+    elif code == codes.SUB:
         for i in range(x.size):
             out[i] = x[i] - y[i]
-    elif code == MUL:
+    elif code == codes.MUL:
         for i in range(x.size):
             out[i] = x[i] * y[i]
-    elif code == DIV:
+    elif code == codes.DIV:
         for i in range(x.size):
             out[i] = x[i] / y[i]
-    elif code == MAX:
+    elif code == codes.MAX:
         for i in range(x.size):
             out[i] = (x[i] if (x[i] > y[i]) | (x[i] != x[i]) else y[i]) + _ZERO
     else:
@@ -134,13 +100,13 @@ def _binary(code, x, y, out):
 @compile_loop
 def _compare(code, x, y, out):
     """out = 1 or 0, int32, of two binary32 or two int32 arrays."""
-    if code == EQ:
+    if code == codes.EQ:
         for i in range(x.size):
             out[i] = x[i] == y[i]
-    elif code == NE:
+    elif code == codes.NE:
         for i in range(x.size):
             out[i] = x[i] != y[i]
-    elif code == LT:
+    elif code == codes.LT:
         for i in range(x.size):
             out[i] = x[i] < y[i]
     else:
@@ -151,22 +117,22 @@ def _compare(code, x, y, out):
 @compile_loop
 def _integer(code, x, y, out):
     """out = f(x, y), int32 modulo 2^32."""
-    if code == IADD:
+    if code == codes.IADD:
         for i in range(x.size):
             out[i] = x[i] + y[i]
-    elif code == ISUB:
+    elif code == codes.ISUB:
         for i in range(x.size):
             out[i] = x[i] - y[i]
-    elif code == IMUL:
+    elif code == codes.IMUL:
         for i in range(x.size):
             out[i] = x[i] * y[i]
-    elif code == IDIV:
+    elif code == codes.IDIV:
         for i in range(x.size):
             out[i] = np.int64(x[i]) // np.int64(y[i]) if y[i] != 0 else 0
-    elif code == IMOD:
+    elif code == codes.IMOD:
         for i in range(x.size):
             out[i] = np.int64(x[i]) % np.int64(y[i]) if y[i] != 0 else 0
-    elif code == IMAX:
+    elif code == codes.IMAX:
         for i in range(x.size):
             out[i] = max(x[i], y[i])
     else:
@@ -177,22 +143,22 @@ def _integer(code, x, y, out):
 @compile_loop
 def _bitwise(code, x, y, out):
     """out = f(x, y), words."""
-    if code == IAND:
+    if code == codes.IAND:
         for i in range(x.size):
             out[i] = x[i] & y[i]
-    elif code == IOR:
+    elif code == codes.IOR:
         for i in range(x.size):
             out[i] = x[i] | y[i]
-    elif code == IXOR:
+    elif code == codes.IXOR:
         for i in range(x.size):
             out[i] = x[i] ^ y[i]
-    elif code == ISHL:
+    elif code == codes.ISHL:
         for i in range(x.size):
             out[i] = x[i] << (y[i] & 31)
-    elif code == ISHR:
+    elif code == codes.ISHR:
         for i in range(x.size):
             out[i] = x[i] >> (y[i] & 31)
-    else:  # ULT
+    else:  # codes.ULT
         for i in range(x.size):
             out[i] = x[i] < y[i]
 
@@ -263,34 +229,27 @@ def load(source, layout, start, out):
 def _widen(words):
     """The low half of each word becomes its high half."""
     for i in range(words.size):
-        words[i] = np.uint32(words[i] << _HALF)
-
-
-@compile_loop
-def halve(words, out):
-    """out = the high halves of words."""
-    for i in range(words.size):
-        out[i] = words[i] >> _HALF
+        words[i] = np.uint32(words[i] << HALF)
 
 
 @compile_loop
 def _apply(code, x, y, z, out):
     """One instruction on blocks of binary32 words (int32 for functions of integers)."""
-    if code < ADD:
+    if code < codes.ADD:
         _unary(code, x, out)
-    elif code < EQ:
+    elif code < codes.EQ:
         _binary(code, x, y, out)
-    elif code < IADD:
+    elif code < codes.IADD:
         _compare(code, x, y, out.view(np.int32))
-    elif code <= IMOD or code in (IMAX, IMIN):
+    elif code <= codes.IMOD or code in (codes.IMAX, codes.IMIN):
         _integer(code, x.view(np.int32), y.view(np.int32), out.view(np.int32))
-    elif code < IMAX or code == ULT:
+    elif code < codes.IMAX or code == codes.ULT:
         _bitwise(code, x.view(np.uint32), y.view(np.uint32), out.view(np.uint32))
-    elif code < ITOF:
-        _compare(code - IEQ + EQ, x.view(np.int32), y.view(np.int32), out.view(np.int32))
-    elif code == ITOF:
+    elif code < codes.ITOF:
+        _compare(code - codes.IEQ + codes.EQ, x.view(np.int32), y.view(np.int32), out.view(np.int32))
+    elif code == codes.ITOF:
         _to_float(x.view(np.int32), out)
-    elif code == FTOI:
+    elif code == codes.FTOI:
         _to_integer(x, out.view(np.int32))
     else:
         _select(x.view(np.int32), y.view(np.int32), z.view(np.int32), out.view(np.int32))
@@ -340,7 +299,7 @@ def run_blocks(code, places, steps, words, layouts, memory, checked, finite, fir
                 continue
             if code[c, 0] == STORE_HALVES:
                 stored = carray(_pointer(at[code[c, 2]]), (size,), np.uint32)
-                halve(stored, carray(_pointer(places[code[c, 1]] + 2 * start), (size,), np.uint16))
+                high_halves(stored, carray(_pointer(places[code[c, 1]] + 2 * start), (size,), np.uint16))
                 continue
             x = carray(_pointer(at[code[c, 2]] + start * steps[code[c, 2]]), (size,), np.float32)
             y = carray(_pointer(at[code[c, 3]] + start * steps[code[c, 3]]), (size,), np.float32)

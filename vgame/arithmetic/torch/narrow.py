@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vgame.arithmetic.functions import ELEMENTARY, Function
 from vgame.arithmetic.numba.compiled import compile_loop, flat, in_use
-from vgame.arithmetic.numba.pointwise import halve as high_halves
+from vgame.arithmetic.numba.narrow import high_halves
 from vgame.arithmetic.reference import functions as reference
 from vgame.arithmetic.torch import elementary
 from vgame.arithmetic.workspace import new
