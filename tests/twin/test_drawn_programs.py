@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
@@ -15,8 +16,8 @@ from drawn_programs import drawn
 from onchain import StepOnChain, deploy_referee
 from referee_programs import STEP
 
+from vgame.arithmetic import certified, workspace
 from vgame.arithmetic import indexed_matrix as folded
-from vgame.arithmetic import workspace
 from vgame.arithmetic.torch import convolutions, tiling
 from vgame.commit.tensor import to_words
 from vgame.execute import chains, layout, ordinary
@@ -100,9 +101,11 @@ def test_stored_halves_give_the_same_words(every_way: Counter, tmp_path: Path, s
         fast = Executor(program, bundle.data, bundle.scalars, bundle.seed)
         fast.plans = False
         single = history.stepper.step(1, bundle.state, lambda _, value: value)
-        result = fast.step(1, bundle.state)
-        assert words(result.state) == words(single.state), seed
-        assert result.not_finite == single.not_finite, seed
+        for device in (nullcontext(), certified.own_kernels(False), certified.reversed_order()):
+            with device:
+                result = fast.step(1, bundle.state)
+            assert words(result.state) == words(single.state), seed
+            assert result.not_finite == single.not_finite, seed
         stored.update(type(program.operators[i]).__name__ for i in fast._units(fuse=True)[2])
     assert min(stored["Map"], stored["Contract"]) > 5, stored
 

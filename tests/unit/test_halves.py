@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -112,14 +113,26 @@ def test_convolutions_read_halves(channels: int) -> None:
         wanted = certified.dot(words_of(a), wide, bfloat16=narrow)
         assert same(certified.dot(a, b, bfloat16=narrow), wanted)
         assert same(certified.dot(words_of(a), b, bfloat16=narrow), wanted)
+        for other in (certified.own_kernels(False), certified.reversed_order(), compiled(False)):
+            with other:
+                assert same(certified.dot(a, b, bfloat16=narrow), wanted)
+                assert same(certified.dot(b, a, bfloat16=narrow), wanted.mT)
     assert same(certified.dot(a, b, bfloat16=True, halves=True), wanted)
 
 
 @pytest.mark.parametrize("edges", [False, True], ids=["numbers", "edges"])
 def test_sums_read_halves(edges: bool) -> None:
-    for x in (numbers(9, 300, edges=edges), numbers(300, 9, edges=edges).mT, numbers(40, 60, edges=edges)[:, ::3]):
-        assert same(certified.sum_rows(x), certified.sum_rows(words_of(x)))
-        assert same(certified.narrow_rows(x), certified.narrow_rows(words_of(x)))
+    rows = numbers(9, 300, edges=edges), numbers(300, 9, edges=edges).mT, numbers(40, 60, edges=edges)[:, ::3]
+    pairs: list[tuple] = [(x, words_of(x)) for x in rows]
+    pictures = numbers(3, 40, 32, edges=edges)
+    for channels in (pictures.permute(1, 0, 2), pictures.permute(2, 0, 1)):  # long runs; single words
+        shape = 1, channels.shape[0], channels[0].numel()
+        pairs.append((in_place(channels, shape, 0), in_place(words_of(channels), shape, 0)))
+    for x, wide in pairs:
+        wanted, narrow = certified.sum_rows(wide), certified.narrow_rows(wide)
+        for device in (nullcontext(), certified.own_kernels(False), certified.reversed_order(), compiled(False)):
+            with device:
+                assert same(certified.sum_rows(x), wanted) and same(certified.narrow_rows(x), narrow)
 
 
 # --- a step ---
@@ -194,8 +207,9 @@ def test_outputs_that_are_halves_are_stored_so(world: World) -> None:
     assert [to_words(x).tolist() for x in found] == [to_words(x).tolist() for x in wanted]
     units, _, halves = executor._units(True)
     assert halves == STORED
-    with compiled(False):
-        found = executor.step(1, world.state).state
-    assert [to_words(x).tolist() for x in found] == [to_words(x).tolist() for x in wanted]
+    for device in (certified.own_kernels(False), certified.reversed_order(), compiled(False)):
+        with device:
+            found = executor.step(1, world.state).state
+        assert [to_words(x).tolist() for x in found] == [to_words(x).tolist() for x in wanted]
     operators = executor.program.operators
     assert words_at_once(units, operators, False, halves) < words_at_once(units, operators, False)

@@ -139,17 +139,9 @@ def widen(x: Tensor, slot: str) -> Tensor:
     return wide_memory(x, slot).copy_(x)
 
 
-def in_words(x: Tensor, slot: str = "") -> Tensor:
-    """binary32 words of bfloat16 numbers, in scratch memory in x's own order if there is a slot, else in new memory;
-    other tensors as they are."""
-    if x.dtype != torch.bfloat16:
-        return x
-    if not slot:
-        return copy_shared(new(x.shape, torch.float32, x.device), x)
-    *front, rows, columns = x.shape
-    if rows > 1 and x.stride(-1) > max(1, x.stride(-2)):
-        return scratch(slot, (*front, columns, rows), torch.float32, x.device).mT.copy_(x)
-    return scratch(slot, (*front, rows, columns), torch.float32, x.device).copy_(x)
+def in_words(x: Tensor) -> Tensor:
+    """binary32 words of bfloat16 numbers; other tensors as they are."""
+    return copy_shared(new(x.shape, torch.float32, x.device), x) if x.dtype == torch.bfloat16 else x
 
 
 def copy_shared(target: Tensor, source: Tensor) -> Tensor:

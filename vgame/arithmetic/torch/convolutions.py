@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vgame.arithmetic.certificate import tally
-from vgame.arithmetic.indexed_matrix import IndexedMatrix, matrix_in_words, places_of
+from vgame.arithmetic.indexed_matrix import IndexedMatrix, places_of
 from vgame.arithmetic.numba.compiled import flat
 from vgame.arithmetic.numba.filtering import (
     WORDS,
@@ -48,8 +48,7 @@ def dot(
     """As products.dot."""
     if not is_filtered(a, b):
         return products.dot(a, b, run, bfloat16, DigitTile, halves)
-    if a.dtype != b.dtype:
-        a, b = matrix_in_words(a), matrix_in_words(b)
+    a, b = products.readable(a, b)
     patches, rows = b.patches, a.shape[1]
     out = new((1, rows, b.shape[1]), torch.bfloat16 if halves else torch.float32)
     filters = transform_filters(in_words(unfolded(a))[0].contiguous(), patches.backwards)

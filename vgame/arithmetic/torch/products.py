@@ -71,8 +71,7 @@ def dot(
     assert a.dtype in WORDS and b.dtype in WORDS and len(a.shape) == len(b.shape) == 3, "two matrices of rank 3"
     assert 1 <= a.shape[2] == b.shape[2] <= MAX_TERMS, "rows of equal length, 1 to 2^31 terms"
     assert len({a.shape[0], b.shape[0], 1}) <= 2, "equal batches, or one that serves all"
-    if a.dtype != b.dtype:
-        a, b = matrix_in_words(a), matrix_in_words(b)
+    a, b = readable(a, b)
     batch = max(a.shape[0], b.shape[0])
     out = new((batch, a.shape[1], b.shape[1]), torch.bfloat16 if halves else torch.float32, a.device)
     if gate.in_use(out.device):
@@ -89,6 +88,13 @@ def dot(
         for job in jobs:
             job()
     return out
+
+
+def readable(a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
+    """The operands as tiles read them: halves if both consist of them and vgame's own kernels multiply, else words."""
+    if a.dtype == b.dtype and own_multiply(a.device):
+        return a, b
+    return matrix_in_words(a), matrix_in_words(b)
 
 
 def fill_tile(tile_of: Callable[[Tensor], Tile], out: Tensor, bfloat16: bool) -> None:
@@ -133,8 +139,6 @@ class Tile:
         self.fused = self.compiled and vendor().norm is NATIVE.norm
         self.multiply = own_multiply(out.device)
         self.a, self.b = (x if self.fused else unfolded(x) for x in (a, b))
-        if not self.multiply:
-            self.a, self.b = (in_words(x, f"words {side}") for x, side in ((self.a, "a"), (self.b, "b")))
         self.out, self.facts = out, None
         block = block_length(a.shape[2])
         self.blocks = spans(a.shape[2], block)
@@ -256,7 +260,7 @@ class Tile:
     def _facts(self) -> tuple:
         """(non-zeros, quantum) of the rows of a and of b; computed once."""
         if self.facts is None:
-            self.a, self.b = in_words(unfolded(self.a), "words a"), in_words(unfolded(self.b), "words b")
+            self.a, self.b = in_words(unfolded(self.a)), in_words(unfolded(self.b))
             self.facts = row_facts(self.a, self.blocks), row_facts(self.b, self.blocks)
         return self.facts
 
