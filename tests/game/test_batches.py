@@ -14,7 +14,7 @@ from test_delivery_few_lies import Turns
 from vgame.agents.client import close_job
 from vgame.attacks.adversaries import FalseAccuser
 from vgame.chain.game import PAGE
-from vgame.chain.records import NOBODY, Job, Phase, Status, Turn
+from vgame.chain.records import ZERO_ADDRESS, Job, Phase, Status, Turn
 from vgame.errors import ChainError, VgameError
 
 
@@ -104,7 +104,7 @@ def test_a_false_endpoint_burns_no_bond_of_the_caller(
 
     def disputes(*args: Any, **others: Any) -> Any:
         for found in usual_disputes(*args, **others):
-            yield found if turns.at else replace(found, dispute=replace(found.dispute, auditor=NOBODY))
+            yield found if turns.at else replace(found, dispute=replace(found.dispute, auditor=ZERO_ADDRESS))
 
     monkeypatch.setattr(game, "jobs", jobs)
     monkeypatch.setattr(game, "job", lambda job: jobs([job])[0])

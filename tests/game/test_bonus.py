@@ -18,7 +18,7 @@ import vgame
 from vgame.agents.client import close_job
 from vgame.attacks.computation import CheatingHistory, Patch, PatchedExecutor
 from vgame.chain.escrow import Bonus
-from vgame.chain.records import CAUSES, NOBODY, Phase
+from vgame.chain.records import CAUSES, ZERO_ADDRESS, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 from vgame.errors import ContractError, NotYet, Over, ValidationError, VgameError
@@ -178,7 +178,7 @@ def test_an_evaluation_that_does_not_name_the_trainer_is_not_paid(stage: Stage, 
     stage.train()
     stage.escrow.close(stage.id)
     bundle = stage.escrow.evaluation(stage.id, stage.trained.run, task())
-    other = {"no account": NOBODY, "the client": stage.client.wallet.address}[named]
+    other = {"no account": ZERO_ADDRESS, "the client": stage.client.wallet.address}[named]
     terms = bundle.terms.model_copy(update={"trainer": other})
     job, run = stage.evaluation(f"by {named}", terms=terms)
     with pytest.raises(ContractError, match="WrongTrainer"):

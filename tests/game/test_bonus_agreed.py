@@ -272,13 +272,13 @@ def test_a_transaction_that_reverted_is_reported(stage: Stage, monkeypatch: pyte
 
 def just_before(monkeypatch: pytest.MonkeyPatch, race: Callable[[], object]) -> None:
     """Once, before the gas of a call is estimated."""
-    races, usual = iter([race]), escrow.middle_of
+    races, usual = iter([race]), escrow.median_of
 
-    def middle_of(*args: Any) -> int:
+    def median_of(*args: Any) -> int:
         next(races, lambda: None)()
         return usual(*args)
 
-    monkeypatch.setattr(escrow, "middle_of", middle_of)
+    monkeypatch.setattr(escrow, "median_of", median_of)
 
 
 @pytest.mark.parametrize("step", ["start", "giveBack"])

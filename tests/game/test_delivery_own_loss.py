@@ -12,7 +12,7 @@ from test_delivery_agents import SPEC, Sides
 from test_delivery_few_lies import Turns
 
 from vgame.agents.client import close_job
-from vgame.chain.records import NOBODY, Phase
+from vgame.chain.records import ZERO_ADDRESS, Phase
 from vgame.errors import ChainError, NotYet
 
 
@@ -37,12 +37,12 @@ def test_a_late_trainer_does_not_end_its_own_delivery(scene: Scene, tmp_path: Pa
         with pytest.raises(ChainError, match=r"is late .* counts until .*; run `vgame trainer( --delegate)?` now"):
             close_job(game, sides.play.id)
         game.chain.turns = turns  # type: ignore[assignment]
-        game.job = lambda job: replace(usual(job), trainer=usual(job).trainer if turns.at else NOBODY)
+        game.job = lambda job: replace(usual(job), trainer=usual(job).trainer if turns.at else ZERO_ADDRESS)
         game.is_delegate = lambda job, account: turns.at > 0 and "delegate" in command
     game.chain.turns, game.job, game.is_delegate = None, usual, is_delegate
     assert sides.play.phase is Phase.DELIVERING
     game.chain.turns = Turns(2, 1)  # type: ignore[assignment]  # the one that answers shows a stranger's account
-    game.job = lambda job: replace(usual(job), trainer=NOBODY)
+    game.job = lambda job: replace(usual(job), trainer=ZERO_ADDRESS)
     game.is_delegate = lambda job, account: False
     with pytest.raises(NotYet, match=r"1 of the endpoints show .* 2 are needed"):
         close_job(game, sides.play.id)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from scene import Scene
 
+from vgame.chain.connect import CHAIN_VARIABLE, named_chain
 from vgame.chain.game import PARTS, Game
 from vgame.chain.registry import find, open_reading, read, record
-from vgame.chain.wallet import deploy_game
+from vgame.chain.wallet import FEE_VARIABLE, deploy_game, fee_ceiling
 from vgame.errors import ChainError, VgameError
 
 OTHER = "0x" + "11" * 20
@@ -53,6 +55,18 @@ def test_a_file_of_several_chains_needs_the_number(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("VGAME_CHAIN_ID", "5")
     with pytest.raises(ChainError, match="chain 5 is not one of them"):
         find(write(tmp_path / "one.json", 1), None)
+
+
+@pytest.mark.parametrize("read", [named_chain, fee_ceiling])
+def test_a_number_of_any_length_is_refused_in_a_sentence(
+    read: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python converts no text of more than 4,300 digits."""
+    for name in (CHAIN_VARIABLE, FEE_VARIABLE):
+        monkeypatch.setenv(name, "1" * 5_000)
+    with pytest.raises(ChainError, match=r"number .* is expected") as refused:
+        read()
+    assert len(str(refused.value)) < 300
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import vgame.agents.bonus as agents
 from vgame.agents.bonus_conditions import needed_window, template_of
 from vgame.attacks.adversaries import CheatingTrainer, FalseAccuser
 from vgame.chain.escrow import Bonus, BonusTerms, Promised
-from vgame.chain.records import NOBODY, JobSpec, Phase
+from vgame.chain.records import ZERO_ADDRESS, JobSpec, Phase
 
 AMOUNT = ETHER
 NAME = b"a trained model".ljust(32, b"\0")
@@ -274,7 +274,7 @@ class Claimants(Strangers):
         it and makes a claim."""
         if hand in (p.player.game.wallet for p in self.puppets if hasattr(p.player.game, "wallet")):
             return
-        trainer = self.world.tape.pick((NOBODY, hand.address))
+        trainer = self.world.tape.pick((ZERO_ADDRESS, hand.address))
         root = work().measured.bundle.initial_root
         spec = replace(self.promise().evaluation, trainer=trainer, initial_root=root)
         job = self.view.job_id(spec, hand.address, 7)

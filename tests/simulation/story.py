@@ -22,7 +22,7 @@ from world import LAG, Account, World
 import vgame.agents.auditor_service
 import vgame.agents.roles as roles
 import vgame.agents.staking
-from vgame.chain.records import NOBODY, JobSpec, Phase
+from vgame.chain.records import ZERO_ADDRESS, JobSpec, Phase
 from vgame.dispute.auditor import Auditor
 from vgame.dispute.trainer import Trainer
 
@@ -132,7 +132,7 @@ class Story:
     def _is_stolen(self, job: bytes) -> bool:
         """Whether a stranger has accepted the job, by a copy of the trainer's transaction."""
         trainer = self.strangers.job(job).trainer
-        return trainer != NOBODY and all(player.account.address != trainer for player in self.players.values())
+        return trainer != ZERO_ADDRESS and all(player.account.address != trainer for player in self.players.values())
 
     def _deadline(self) -> float | None:
         """The next end of a window or of a clock."""

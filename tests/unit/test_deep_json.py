@@ -38,6 +38,19 @@ def test_deep_json_does_not_crash_the_process(text: str) -> None:
     assert done.returncode == 0 and len(done.stdout) < 300, (done.returncode, done.stderr[-300:])
 
 
+@pytest.mark.parametrize("code", ["utf-16", "utf-16-le", "utf-32-be"])
+@pytest.mark.parametrize("read", ["parse_json", "_Provider('http://127.0.0.1:9').decode_rpc_response"])
+def test_another_encoding_does_not_hide_the_depth(read: str, code: str) -> None:
+    """An escaped quote that ends the string in its bytes: the brackets after it look like part of another one."""
+    done = ran(
+        f"import sys; sys.setrecursionlimit({ALLOWED}); from vgame.chain.http import _Provider\n"
+        "from vgame.system.files import parse_json\n"
+        "text = '[\"\\\\\"\",' + '[' * 10**5 + ']' * 10**5 + ']'\n"
+        f"try: {read}(text.encode({code!r}))\nexcept ValueError as error: print(error)"
+    )
+    assert done.returncode == 0 and done.stdout, (done.returncode, done.stderr[-300:])
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_the_depth_is_counted_outside_of_strings(reader: str) -> None:
     read, inside = READERS[reader], rb'"' + rb"[{\"]" * 3 * MOST_DEPTH + rb'\\"'

@@ -120,7 +120,7 @@ def test_of_two_fees_the_lower_one_is_offered(urls: list[str], answering: int) -
             chain.ask(lambda: question(None))
     for _ in range(2):
         chain.turn()
-        assert chain.middle(question, lower=True) == 7
+        assert chain.median(question, lower=True) == 7
 
 
 @pytest.mark.parametrize("patience", [PATIENCE, MOST])
@@ -142,7 +142,7 @@ def test_endpoints_that_refuse_lengthen_no_look(urls: list[str], clock: list[flo
     for _ in range(60):
         slow.look(2)
         with pytest.raises(NotYet):
-            chain.middle(question)
+            chain.median(question)
     assert turns.patience == PATIENCE
 
 

@@ -16,7 +16,7 @@ from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import MOST_SHOWN, Chain
 from vgame.chain.game import JOBS, PAGE, Game
 from vgame.chain.look import OTHERS, SENDS, STALE
-from vgame.chain.records import MOST_REQUESTS, NOBODY, Level
+from vgame.chain.records import MOST_REQUESTS, ZERO_ADDRESS, Level
 from vgame.chain.turns import LONGEST, MOST, PATIENCE, SHORTEST
 from vgame.chain.wallet import Wallet
 from vgame.errors import ChainError, EndpointError, NotYet
@@ -101,11 +101,11 @@ def test_one_slow_look_counts_once(urls: list[str], clock: list[float]) -> None:
     for _ in range(10):
         slow.ask()
     for _ in range(6):
-        slow.chain.middle(lambda eth: eth.block_number)
+        slow.chain.median(lambda eth: eth.block_number)
     slow.chain.turn()
     assert slow.chain.turns and slow.chain.turns.all[0].pause == 2 * SHORTEST
     asked = list[int]()
-    slow.chain.middle(lambda _: asked.append(slow.chain.endpoint) or 0)
+    slow.chain.median(lambda _: asked.append(slow.chain.endpoint) or 0)
     assert sorted(asked) == [0, 1, 2]
 
 
@@ -142,7 +142,7 @@ def test_another_endpoint_holds_a_transaction_for_a_moment_only(urls: list[str],
     for _ in range(3):
         chain.turn()
     for _ in range(20):
-        chain.middle(question)
+        chain.median(question)
     assert clock[0] - begin <= PATIENCE / OTHERS + 4 and chain.endpoint == 0
 
 
@@ -161,7 +161,7 @@ def test_a_look_at_one_endpoint_leaves_no_other_one_out(urls: list[str], clock: 
         looks.append(slow.look(3)[0])
         for _ in range(100 if chain.endpoint == 2 else 1):
             try:
-                assert chain.middle(question) < 10**6
+                assert chain.median(question) < 10**6
             except NotYet:
                 failed += chain.endpoint != 2
     assert all(looks.count(n) >= 18 for n in range(3)) and not failed
@@ -184,7 +184,7 @@ def test_looks_take_longer_if_too_few_endpoints_answer_in_their_part(urls: list[
         if chain.endpoint == 2:
             continue
         try:
-            found.append(all(chain.middle(question) >= 0 for _ in range(3)))
+            found.append(all(chain.median(question) >= 0 for _ in range(3)))
         except NotYet:
             found.append(False)
     assert found.count(True) > len(found) // 2
@@ -260,7 +260,7 @@ def test_failed_attempts_do_not_use_up_the_time_of_a_slower_endpoint(
 
     def fees() -> dict[str, int]:
         for _ in range(3):
-            found.append(chain.middle(question))
+            found.append(chain.median(question))
         raise ChainError("no money")
 
     def question(eth: Any) -> int:
@@ -321,7 +321,7 @@ def test_a_start_at_slow_endpoints_takes_longer(urls: list[str], clock: list[flo
 
 def game_with(urls: list[str], reply: Any) -> Game:
     game = object.__new__(Game)
-    game.chain, game._call, game.address = Chain(urls[0]), lambda *_: reply, NOBODY  # type: ignore[method-assign]
+    game.chain, game._call, game.address = Chain(urls[0]), lambda *_: reply, ZERO_ADDRESS  # type: ignore[method-assign]
     return game
 
 
@@ -388,4 +388,4 @@ def test_one_endpoint_of_three_invents_no_receipt(urls: list[str], first: int, m
         monkeypatch.setattr(endpoint.node, "make_request", falsified)
         endpoint.node._request_func_cache = (None, None)
     with pytest.raises(ChainError, match="is not included"):
-        wallet.send(NOBODY, b"", 1)
+        wallet.send(ZERO_ADDRESS, b"", 1)

@@ -13,7 +13,7 @@ from vgame.chain.anywhere import anywhere
 from vgame.chain.connect import connect
 from vgame.chain.connection import FINALITY, GWEI, Chain
 from vgame.chain.final import MOMENT, Lasting, most_answering, one
-from vgame.chain.records import NOBODY
+from vgame.chain.records import ZERO_ADDRESS
 from vgame.chain.turns import LONGEST, SHORTEST
 from vgame.chain.wallet import Wallet
 from vgame.delivery.calls import Calls
@@ -80,10 +80,10 @@ def test_a_look_at_one_block_stays_at_its_endpoint(urls: list[str]) -> None:
 def test_all_endpoints_get_a_transaction_and_the_middle_reply_counts(urls: list[str]) -> None:
     chain = Chain(urls)
     replies = iter([5, 0, 6])
-    assert chain.middle(lambda _: next(replies)) == 5 and chain.endpoint == 0
+    assert chain.median(lambda _: next(replies)) == 5 and chain.endpoint == 0
     for found, middle in [((9, 5), 9), ((5, 9), 5), ((1, 3, 5, 7), 3), ((4, 3, 5, 7), 4)]:
         with patch.object(chain, "_from_all", lambda _, found=found: list(found)):
-            assert chain.middle(lambda _: 0) == middle
+            assert chain.median(lambda _: 0) == middle
     sent = []
     chain.web3.eth.send_raw_transaction = lambda raw: sent.append((chain.endpoint, raw))  # type: ignore[method-assign]
     chain.publish(b"signed")
@@ -103,7 +103,7 @@ def test_a_transaction_that_one_endpoint_takes_is_sent(urls: list[str]) -> None:
 @pytest.mark.parametrize("living", range(3))
 def test_a_command_without_looks_needs_one_living_endpoint(urls: list[str], living: int) -> None:
     chain = Chain([urls[0] if n == living else DEAD for n in range(3)])
-    assert chain.middle(lambda eth: eth.block_number) == chain.block().number
+    assert chain.median(lambda eth: eth.block_number) == chain.block().number
     assert chain.turns and chain.turns.answering == 1
 
 
@@ -131,7 +131,7 @@ def test_one_endpoint_of_three_sets_no_fees(urls: list[str], first: int, monkeyp
         priced = Calls._priced(sale, Snapshot(0, 0, 400 * GWEI, None, None, (), tip=400 * GWEI))  # type: ignore[arg-type]
         assert max(priced.base, priced.tip) <= max(honest)
         before = chain.balance(wallet.address)
-        receipt = wallet.send(NOBODY, b"", 1)
+        receipt = wallet.send(ZERO_ADDRESS, b"", 1)
         assert chain.fees(of_all=True)[1] == honest[1]
         assert before - chain.balance(wallet.address) <= 1 + receipt["gasUsed"] * 2 * sum(honest)
 

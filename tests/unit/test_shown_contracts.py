@@ -13,11 +13,11 @@ import pytest
 import vgame
 from vgame.chain import agreed
 from vgame.chain.abi import artifact
-from vgame.chain.agreed import check_contracts, middle_of
+from vgame.chain.agreed import check_contracts, median_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import Chain
 from vgame.chain.game import Game
-from vgame.chain.records import NOBODY
+from vgame.chain.records import ZERO_ADDRESS
 from vgame.chain.registry import record
 from vgame.chain.sending import send_until
 from vgame.chain.turns import SHORTEST
@@ -93,7 +93,7 @@ def test_one_endpoint_hides_no_game(urls: list[str], game: Game, false: int) -> 
     for _ in range(6):
         chain.turn()
         with suppress(ChainError):
-            sent += wallet.send(NOBODY, b"", 1)["status"]
+            sent += wallet.send(ZERO_ADDRESS, b"", 1)["status"]
     check_contracts(chain)
     assert sent >= 4
 
@@ -103,7 +103,7 @@ def test_one_living_endpoint_is_enough(urls: list[str], game: Game, living: int)
     chain = Chain([urls[n] if n == living else DEAD for n in range(3)])
     wallet = funded(chain)
     Game(chain, game.address, wallet)
-    assert wallet.send(NOBODY, b"", 1)["status"] == 1
+    assert wallet.send(ZERO_ADDRESS, b"", 1)["status"] == 1
 
 
 def test_of_two_endpoints_both_must_show_it(urls: list[str], game: Game) -> None:
@@ -112,7 +112,7 @@ def test_of_two_endpoints_both_must_show_it(urls: list[str], game: Game) -> None
     lie(chain, 1, code_at(game.address, "0x00"))
     Game(chain, game.address, wallet)
     with pytest.raises(ChainError, match="1 of 2 endpoints show other contracts"):
-        wallet.send(NOBODY, b"", 1)
+        wallet.send(ZERO_ADDRESS, b"", 1)
 
 
 def test_a_check_that_is_added_is_made_at_each_endpoint(urls: list[str], game: Game) -> None:
@@ -120,7 +120,7 @@ def test_a_check_that_is_added_is_made_at_each_endpoint(urls: list[str], game: G
     chain = Chain(urls)
     wallet = funded(chain)
     Game(chain, game.address, wallet)
-    wallet.send(NOBODY, b"", 1)
+    wallet.send(ZERO_ADDRESS, b"", 1)
     asked = set[int]()
 
     def check() -> None:
@@ -131,7 +131,7 @@ def test_a_check_that_is_added_is_made_at_each_endpoint(urls: list[str], game: G
     anywhere(chain, check)
     chain.checks.append(check)
     with pytest.raises(ChainError, match=r"2 of 3 endpoints show other contracts.*another escrow"):
-        wallet.send(NOBODY, b"", 1)
+        wallet.send(ZERO_ADDRESS, b"", 1)
     assert asked == {0, 1, 2}
 
 
@@ -163,7 +163,7 @@ def test_the_error_of_most_endpoints_is_raised(urls: list[str], false: int) -> N
         raise ContractError(*(("NotTrained", ()) if chain.endpoint == false else ("NotOver", (chain.endpoint,))))
 
     with pytest.raises(ContractError, match="NotOver"):
-        middle_of(chain, question)
+        median_of(chain, question)
 
 
 def test_no_endpoint_counts_twice(urls: list[str]) -> None:
@@ -181,7 +181,7 @@ def test_no_endpoint_counts_twice(urls: list[str]) -> None:
             raise ContractError("MarkMissed", ())
         return 7
 
-    assert middle_of(chain, question) == 7
+    assert median_of(chain, question) == 7
 
 
 @pytest.mark.parametrize("away", [None, 1, 2])
@@ -194,8 +194,8 @@ def test_money_is_sent_where_most_endpoints_show_it(urls: list[str], away: int |
     if away:
         chain.turns.all[away].until = float("inf")
     with pytest.raises(ChainError, match="has 0 wei"):
-        wallet.send(NOBODY, b"", 1)
-    assert send_until(wallet, "pay", lambda: wallet.send(NOBODY, b"", 1), len) > 0
+        wallet.send(ZERO_ADDRESS, b"", 1)
+    assert send_until(wallet, "pay", lambda: wallet.send(ZERO_ADDRESS, b"", 1), len) > 0
 
 
 def test_a_contract_is_refused_beside_many_others(urls: list[str], game: Game, clock: list[float]) -> None:
@@ -286,7 +286,7 @@ def test_a_contract_that_one_endpoint_shows_is_refused_and_blocks_no_transaction
     shows_strangers(chain, game, what, false)
     if order == "after":
         Game(chain, game.address, wallet)
-        wallet.send(NOBODY, b"", 1)
+        wallet.send(ZERO_ADDRESS, b"", 1)
     own = Game(chain, game.address)
     known, first = list(chain.checks), chain.endpoint
     with pytest.raises(ChainError, match="2 of 3 endpoints show other contracts"):
@@ -297,7 +297,7 @@ def test_a_contract_that_one_endpoint_shows_is_refused_and_blocks_no_transaction
     assert chain.turns
     for _ in range(6):
         chain.turn()
-        assert wallet.send(NOBODY, b"", 1)["status"] == 1
+        assert wallet.send(ZERO_ADDRESS, b"", 1)["status"] == 1
     assert chain.turns.answering == 3 and all(e.until <= time.monotonic() for e in chain.turns.all)
 
 
@@ -314,7 +314,7 @@ def test_a_false_address_of_a_deployment_blocks_no_transactions(urls: list[str],
     assert own.wallet
     for _ in range(6):
         chain.turn()
-        assert own.wallet.send(NOBODY, b"", 1)["status"] == 1
+        assert own.wallet.send(ZERO_ADDRESS, b"", 1)["status"] == 1
     assert chain.turns and chain.turns.answering == 3
 
 

@@ -29,12 +29,12 @@ from vgame.agents.client import is_of_trainer
 from vgame.agents.times import local_time
 from vgame.api import Job, Run, prepare
 from vgame.api_evaluation import SIZES, evaluated, evaluation_job, evaluation_task
-from vgame.chain.agreed import agreed, middle_of
+from vgame.chain.agreed import agreed, median_of
 from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import Bonus, BonusProof, BonusTerms, EscrowContract, Promised, entry_of, explained
 from vgame.chain.final import final_jobs
 from vgame.chain.game import LOOKS
-from vgame.chain.records import NOBODY, JobSpec, Phase
+from vgame.chain.records import ZERO_ADDRESS, JobSpec, Phase
 from vgame.commit.merkle import Kind, Tree
 from vgame.commit.tensor import tensor_root, to_words
 from vgame.delivery.buyer import FAILED
@@ -77,7 +77,7 @@ def untrained_evaluation(task: Task, total: str, training: Bundle, amount: int, 
     nothing = dict.fromkeys(("reward", "diverged_pay", "confirm_window", "key_window", "complaint_window"), 0)
     measured = evaluation_task(counting(task, total).evaluate, task.model)
     steps = measured.population // measured.batch
-    terms = old.model_copy(update=nothing | {"trainer_bond": bond, "trainer": NOBODY})
+    terms = old.model_copy(update=nothing | {"trainer_bond": bond, "trainer": ZERO_ADDRESS})
     kept = max(1, MOST_KEPT // sum(4 * t.numel() for t in (*task.model.parameters(), *task.model.buffers())))
     interval = min(max(10, -(-steps // kept)), steps)
     return prepare(Job(measured, steps=steps, interval=interval, seed=0, terms=terms), validate=validate)
@@ -129,7 +129,7 @@ def promise(
     layout = layout_of(training, evaluation)
     assert escrow.game.wallet is not None
     _check_new(escrow, escrow.id_of(terms, order, layout, escrow.game.wallet.address, amount, nonce))
-    drafted = Promised(b"", NOBODY, amount, terms, order, tuple(layout))
+    drafted = Promised(b"", ZERO_ADDRESS, amount, terms, order, tuple(layout))
     check_payable(escrow, drafted, training, evaluation, Path(store))
     return escrow.open(terms, order, layout, amount, nonce)
 
@@ -210,7 +210,7 @@ def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
     """The account that has accepted the training, as more than half of the endpoints show it in their final states;
     NotYet until they do."""
     trainer = agreed(escrow.game.chain, "the trainer of the training", lambda: _final_trainer(escrow, promised))
-    if trainer == NOBODY:
+    if trainer == ZERO_ADDRESS:
         raise NotYet(
             f"no final block shows the trainer of the training of bonus {promised.id.hex()[:16]}, and its evaluation "
             "must name that account: prepare the evaluation later"
@@ -220,10 +220,10 @@ def trainer_of(escrow: EscrowContract, promised: Promised) -> str:
 
 def _final_trainer(escrow: EscrowContract, promised: Promised) -> str:
     """The trainer in the final state of the endpoint in use, if the event of the acceptance agrees (otherwise NotYet);
-    NOBODY if there is none."""
+    ZERO_ADDRESS if there is none."""
     found, _ = final_jobs(escrow.game, [promised.terms.training])
-    if not found or (trainer := found[0].trainer) == NOBODY:
-        return NOBODY
+    if not found or (trainer := found[0].trainer) == ZERO_ADDRESS:
+        return ZERO_ADDRESS
     theirs = lambda event: event.args["trainer"] == trainer or None  # noqa: E731
     escrow.game.content("JobAccepted", promised.terms.training, found[0].accepted_at, theirs, key=trainer)
     return trainer
@@ -365,7 +365,7 @@ def _owed(escrow: EscrowContract, given: bool) -> int:
     credits, because the money would stay in the escrow."""
     wallet = escrow.game.wallet
     assert wallet is not None
-    shown = lambda: middle_of(escrow.game.chain, lambda: escrow.credits(wallet.address))  # noqa: E731
+    shown = lambda: median_of(escrow.game.chain, lambda: escrow.credits(wallet.address))  # noqa: E731
     found = max(shown() for _ in range(LOOKS))
     if given and not found:
         raise NotYet(

@@ -16,7 +16,7 @@ from vgame.agents.staking import why_not_staked
 from vgame.chain.agreed import agreed
 from vgame.chain.connection import FINALITY
 from vgame.chain.escrow import EscrowContract, Promised
-from vgame.chain.records import NOBODY, JobSpec, Phase
+from vgame.chain.records import ZERO_ADDRESS, JobSpec, Phase
 from vgame.chain.wallet import CALLDATA_CAP
 from vgame.commit.merkle import tree_height
 from vgame.delivery.buyer import FAILED
@@ -189,7 +189,7 @@ def terms_of(spec: JobSpec) -> Terms:
 
 def template_of(spec: JobSpec) -> JobSpec:
     """An evaluation's order without initial root and trainer, as a bonus promises it."""
-    return replace(spec, initial_root=bytes(32), trainer=NOBODY)
+    return replace(spec, initial_root=bytes(32), trainer=ZERO_ADDRESS)
 
 
 def check_range(name: str, value: int, least: int, most: int) -> None:

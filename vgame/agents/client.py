@@ -9,7 +9,7 @@ from typing import Any
 
 from vgame.agents.order import is_ordered
 from vgame.agents.status import JobState, read_game
-from vgame.chain.agreed import agreed, agreed_of, agreed_soon, middle_of, replies_of
+from vgame.chain.agreed import agreed, agreed_of, agreed_soon, median_of, replies_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.final import final_jobs, most, most_answering
 from vgame.chain.game import LOOKS, Game
@@ -59,7 +59,7 @@ def _check_funds(game: Game, spec: JobSpec) -> None:
     base, tip = anywhere(game.chain, lambda: game.chain.fees(of_all=True))
     gas = ORDER_GAS + (CALL_GAS if spec.confirm_window else 0)
     needed, address = spec.reward + gas * (2 * base + tip), game.wallet.address
-    owned = middle_of(game.chain, lambda: game.chain.balance(address))
+    owned = median_of(game.chain, lambda: game.chain.balance(address))
     if owned < needed:
         later = ", and to decline a delivery that does not come" if spec.confirm_window else ""
         raise ChainError(
@@ -86,7 +86,7 @@ def close_job(game: Game, job: bytes) -> tuple[Phase, int]:
         pay = lambda: game.send("withdraw", account)  # noqa: E731
         amount = withdraw(game.wallet, game.address, owed, pay, most_answering)
     if not (amount or ended):
-        seconds = middle_of(chain, lambda: max(_clocks(_state(game, job)), default=OVER))
+        seconds = median_of(chain, lambda: max(_clocks(_state(game, job)), default=OVER))
         left = f" and cannot be ended yet (at least {max(seconds, 0)} s are left)" if seconds > OVER else ""
         raise ChainError(
             f"job {job.hex()[:16]} is {phase.name.lower()}{left}, and the contract owes {account} nothing; see "

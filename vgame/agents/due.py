@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from vgame.agents.news import ether
 from vgame.agents.times import countdown, local_time
 from vgame.chain.game import Game
-from vgame.chain.records import IN_DELIVERY, NOBODY, Job, Level, Phase, Standing, Status, Turn
+from vgame.chain.records import IN_DELIVERY, ZERO_ADDRESS, Job, Level, Phase, Standing, Status, Turn
 from vgame.delivery.rules import Duty, Snapshot, confirming, declining, overdue, raising, selling
 from vgame.delivery.rules import read as read_delivery
 from vgame.errors import ChainError
@@ -69,7 +69,7 @@ def trainer(r: Record, account: str | None) -> list[Duty]:
     """Duties of the account that can accept the job, or has accepted it."""
     job, spec = r.job, r.job.spec
     named = spec.trainer if job.phase is Phase.CREATED else job.trainer
-    if account is not None and named not in (NOBODY, account):
+    if account is not None and named not in (ZERO_ADDRESS, account):
         return []
     match job.phase:
         case Phase.CREATED:

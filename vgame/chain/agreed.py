@@ -67,7 +67,7 @@ def checked(chain: Chain) -> Iterator[None]:
         check_contracts(chain)
 
 
-def middle_of(chain: Chain, question: Callable[[], int]) -> int:
+def median_of(chain: Chain, question: Callable[[], int]) -> int:
     """The median of the endpoints' replies, the upper one of an even number. If more endpoints show an error of the
     contract than reply, raises the most frequent one."""
     replies, problems = _asked(chain, question)

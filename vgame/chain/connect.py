@@ -16,8 +16,8 @@ CHAIN_VARIABLE = "VGAME_CHAIN_ID"
 def named_chain() -> int | None:
     """The chain in VGAME_CHAIN_ID; None if the variable is not set."""
     text = os.environ.get(CHAIN_VARIABLE)
-    if text and not (text.isascii() and text.isdigit()):
-        raise ChainError(f"{CHAIN_VARIABLE} is {text!r}; the number of a chain is expected, as 1")
+    if text and not (text.isascii() and text.isdigit() and len(text) < 79):  # 256 bits
+        raise ChainError(f"{CHAIN_VARIABLE} is {text[:80]!r}; the number of a chain is expected, as 1")
     return int(text) if text else None
 
 

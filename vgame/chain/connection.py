@@ -25,7 +25,7 @@ from web3.exceptions import (
 
 from vgame.chain.anywhere import anywhere
 from vgame.chain.http import LOOPBACK, provider
-from vgame.chain.records import NOBODY, checksummed
+from vgame.chain.records import ZERO_ADDRESS, checksummed
 from vgame.chain.turns import Endpoint, Turns
 from vgame.errors import ChainError, ContractError, EndpointError, NotYet, VgameError
 from vgame.system.endpoints import hide_secrets, without_secrets
@@ -119,7 +119,7 @@ class Chain:
         """Send a signed transaction to all endpoints; the first one's error if none accepts it."""
         self._from_all(lambda eth: eth.send_raw_transaction(raw))
 
-    def middle(self, question: Callable[[Any], int], lower: bool = False) -> int:
+    def median(self, question: Callable[[Any], int], lower: bool = False) -> int:
         """The median of all replies, right if most are; of two medians the `lower`, or the one near this endpoint's."""
         replies = self._from_all(question)
         if self.turns:
@@ -260,7 +260,7 @@ class Chain:
 
     def _shows(self, named: Any) -> bool:
         try:
-            self.ask(lambda: quantity(self.web3.eth.get_balance(NOBODY, named)))
+            self.ask(lambda: quantity(self.web3.eth.get_balance(ZERO_ADDRESS, named)))
         except RefusedError:
             return False
         return True
@@ -303,12 +303,12 @@ class Chain:
         """Base fee and usual tip, wei per gas, at this endpoint, or (`of_all`) the lower medians of all. A node may
         propose too large a tip, so a large tip is accepted only with a large base fee."""
         tip = self.asked_tip(of_all)
-        base = self.middle(_base_fee, lower=True) if of_all else self.block().base_fee
+        base = self.median(_base_fee, lower=True) if of_all else self.block().base_fee
         return base, min(tip, max(USUAL_TIP, base))
 
     def asked_tip(self, of_all: bool = False) -> int:
         """The tip that the node proposes, without an upper bound, wei per gas."""
-        return self.middle(_tip, lower=True) if of_all else self.ask(lambda: _tip(self.web3.eth))
+        return self.median(_tip, lower=True) if of_all else self.ask(lambda: _tip(self.web3.eth))
 
     def final_time(self, most: int = FINALITY) -> int:
         """Time of the last final block, which no reorganisation undoes. If the node does not name it, 15 minutes (or

@@ -14,7 +14,7 @@ import rlp
 from web3 import Web3
 
 from vgame.chain.abi import artifact
-from vgame.chain.agreed import TRIES, agreed_soon, middle_of
+from vgame.chain.agreed import TRIES, agreed_soon, median_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import quantity
 from vgame.chain.final import most_answering
@@ -72,7 +72,7 @@ class _Parts:
 
     def _next(self) -> int:
         """Number of the account's next transaction."""
-        return anywhere(self.wallet.chain, lambda: self.wallet.chain.middle(self._count))
+        return anywhere(self.wallet.chain, lambda: self.wallet.chain.median(self._count))
 
     def _count(self, eth: Any) -> int:
         return quantity(eth.get_transaction_count(self.wallet.address, "latest"))
@@ -118,7 +118,7 @@ class _Parts:
         try:
             return send_until(wallet, f"deploy {name}", lambda: wallet.deploy(name, *args), made, most_answering)
         except NotYet:
-            if used := middle_of(wallet.chain, wallet.failed):
+            if used := median_of(wallet.chain, wallet.failed):
                 raise ChainError(
                     f"the transaction that creates {name} failed with {used} gas: this chain needs more gas than the "
                     "EVM's rules; it is not sent again"
@@ -157,7 +157,7 @@ class _Parts:
         gas = [most_gas(name) for name in self.names[self.names.index(first) :]]
         offers = [(int(most * 1.05) + 10_000) * (2 * base + tip) for most in gas]  # as `Wallet.send` asks for them
         needed = max(sum(gas[:n]) * (base + tip) + offer for n, offer in enumerate(offers))
-        owned = middle_of(chain, lambda: chain.balance(address))
+        owned = median_of(chain, lambda: chain.balance(address))
         if owned < needed:
             raise ChainError(
                 f"{address} has {owned} wei on chain {chain.chain_id}; {needed} are needed for the gas to deploy "

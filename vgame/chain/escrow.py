@@ -15,12 +15,12 @@ from typing import Any
 from web3 import Web3
 
 from vgame.chain.abi import abi_type, artifact
-from vgame.chain.agreed import agreed, checked, middle_of
+from vgame.chain.agreed import agreed, checked, median_of
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import FINALITY, quantity
 from vgame.chain.contents import Contents
 from vgame.chain.game import Game
-from vgame.chain.records import NOBODY, Event, JobSpec, checksum_address, checksummed
+from vgame.chain.records import ZERO_ADDRESS, Event, JobSpec, checksum_address, checksummed
 from vgame.chain.sending import send_until, withdraw
 from vgame.errors import ChainError, ContractError, LostRace, NotYet
 
@@ -67,7 +67,7 @@ class Bonus:
     least: int
 
 
-NONE = Bonus(bytes(32), bytes(32), bytes(32), NOBODY, 0, 0, 0, False, 0, 0, 0, 0, 0)
+NONE = Bonus(bytes(32), bytes(32), bytes(32), ZERO_ADDRESS, 0, 0, 0, False, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class EscrowContract:
         wallet = self.game.wallet
         self.game._check_funds(name, value)
         function, call = getattr(self.contract.functions, name)(*args), {"from": wallet.address, "value": value}
-        gas = middle_of(self.game.chain, lambda: self.game._decoded(lambda: quantity(function.estimate_gas(call))))
+        gas = median_of(self.game.chain, lambda: self.game._decoded(lambda: quantity(function.estimate_gas(call))))
         receipt = wallet.send(self.address, bytes.fromhex(function._encode_transaction_data()[2:]), value, gas)
         if receipt["status"] != 1:  # it reverted although the estimate did not: another account was faster
             self.game._decoded(lambda: function.call(call))

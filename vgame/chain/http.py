@@ -24,7 +24,7 @@ from web3 import HTTPProvider
 from web3.providers.rpc.utils import ExceptionRetryConfiguration
 
 from vgame.system.endpoints import without_secrets
-from vgame.system.files import refuse_deep
+from vgame.system.files import json_text
 
 REPLY_TIMEOUT = 60  # seconds from the request to the last byte of its reply
 
@@ -178,8 +178,7 @@ class _Provider(HTTPProvider):
     def decode_rpc_response(self, raw_response: bytes) -> Any:
         if (values := sum(map(raw_response.count, (b",", b"[", b"{")))) > MOST_VALUES:
             raise ValueError(f"a reply has {values:,} values, more than {MOST_VALUES:,}")
-        refuse_deep(raw_response)
-        reply = json.loads(raw_response, object_pairs_hook=_unique)
+        reply = json.loads(json_text(raw_response), object_pairs_hook=_unique)
         error = reply.get("error") if isinstance(reply, dict) else None
         if isinstance(error, dict) and error.get("data") is None and "revert 0x" in _message(error):
             error["data"] = {"message": error["message"]}  # web3 drops a string, but keeps an object

@@ -14,7 +14,7 @@ from vgame.errors import ChainError
 #: An account's address with checksum (EIP-55); the last 4,096 are cached.
 checksummed = lru_cache(4096)(to_checksum_address)
 #: The zero address, for an order without a trainer or guardian.
-NOBODY = "0x" + 40 * "0"
+ZERO_ADDRESS = "0x" + 40 * "0"
 MOST_REQUESTS = 64  # of one delivery: Delivery.MAX_REQUESTS
 
 
@@ -126,8 +126,8 @@ class JobSpec:
     key_window: int = 0
     complaint_window: int = 0
     fee: int = 0
-    guardian: str = NOBODY
-    trainer: str = NOBODY
+    guardian: str = ZERO_ADDRESS
+    trainer: str = ZERO_ADDRESS
 
     def __post_init__(self) -> None:
         for named in ("guardian", "trainer"):

@@ -52,8 +52,10 @@ def calldata_floor(data: bytes) -> int:
 def fee_ceiling() -> int:
     """The user's upper bound for the price of gas, in wei."""
     text = os.environ.get(FEE_VARIABLE) or str(FEE_CEILING)
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise ChainError(f"{FEE_VARIABLE} is {text!r}; a whole number of gwei per gas is expected, as {FEE_CEILING}")
+    if not (text.isascii() and text.isdigit() and len(text) < 30 and int(text)):
+        raise ChainError(
+            f"{FEE_VARIABLE} is {text[:80]!r}; a whole number of gwei per gas is expected, as {FEE_CEILING}"
+        )
     return int(text) * GWEI
 
 
@@ -174,7 +176,7 @@ class Wallet:
 
     def _count(self) -> int:
         """Transaction count of the account in the newest state; of several endpoints, the median of their replies."""
-        return self.chain.middle(lambda eth: quantity(eth.get_transaction_count(self.address, "latest")))
+        return self.chain.median(lambda eth: quantity(eth.get_transaction_count(self.address, "latest")))
 
     def _check_owned(self, needed: int) -> None:
         if (owned := self.chain.balance(self.address)) < needed:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from vgame.chain.final import Lasting, final_jobs
-from vgame.chain.records import ENDED, NOBODY, Dispute, Job, Level, Phase, Turn
+from vgame.chain.records import ENDED, ZERO_ADDRESS, Dispute, Job, Level, Phase, Turn
 from vgame.chain.turns import has_computed_long
 from vgame.commit.merkle import Kind, Tree, leaf_hash
 from vgame.commit.trees import reveal_depth, run_tree
@@ -110,7 +110,7 @@ class Trainer(Player):
         if job.phase is Phase.NONE:  # a reorganisation undid the order too
             return ""
         if job.phase is Phase.CREATED:
-            if job.spec.trainer not in (NOBODY, self.address):
+            if job.spec.trainer not in (ZERO_ADDRESS, self.address):
                 return f"{name} is reserved for the trainer {job.spec.trainer}: {self.address} cannot accept it"
             late = now - job.since - job.spec.accept_window
             return f"the time to accept {name} ended {late} s ago: no bond is staked on it" if late > 0 else ""

@@ -185,21 +185,22 @@ _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def refuse_deep(text: bytes) -> None:
-    """ValueError if lists and objects of JSON are nested too deep. A parser calls itself for each level, and libraries
-    (py_ecc, eth) raise Python's recursion limit above the capacity of its C stack."""
-    if text.count(b"[") + text.count(b"{") <= MOST_DEPTH:
-        return
-    brackets = _STRINGS.sub(b"", text).translate(None, _NO_BRACKETS)
-    depth = accumulate(1 if bracket in b"[{" else -1 for bracket in brackets)
-    if max(depth, default=0) > MOST_DEPTH:
-        raise ValueError(f"more than {MOST_DEPTH} lists or objects lie in each other")
+def json_text(data: bytes) -> str:
+    """The text of JSON; ValueError unless it is UTF-8, with at most MOST_DEPTH lists and objects in each other. A
+    parser calls itself for each level, and libraries (py_ecc, eth) raise Python's recursion limit above the capacity of
+    its C stack. INVARIANT: `json` does not choose the encoding: in UTF-16 and UTF-32, brackets are other bytes."""
+    text = data.decode()
+    if data.count(b"[") + data.count(b"{") > MOST_DEPTH:
+        brackets = _STRINGS.sub(b"", data).translate(None, _NO_BRACKETS)
+        depth = accumulate(1 if bracket in b"[{" else -1 for bracket in brackets)
+        if max(depth, default=0) > MOST_DEPTH:
+            raise ValueError(f"more than {MOST_DEPTH} lists or objects lie in each other")
+    return text
 
 
 def parse_json(data: bytes) -> Any:
     """The value of a JSON text; ValueError if an object has a key twice (two readers could use different values), or if
-    it is nested too deep."""
-    refuse_deep(data)
+    `json_text` refuses it."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -209,4 +210,4 @@ def parse_json(data: bytes) -> Any:
             fields[key] = value
         return fields
 
-    return json.loads(data, object_pairs_hook=unique)
+    return json.loads(json_text(data), object_pairs_hook=unique)
