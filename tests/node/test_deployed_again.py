@@ -16,7 +16,7 @@ from scene import Scene
 from typer.testing import CliRunner
 
 import vgame
-from vgame.chain import agreed, registry
+from vgame.chain import agreed, deployment, registry
 from vgame.chain.abi import artifact
 from vgame.chain.connection import Chain
 from vgame.chain.deployment import ORDER, deploy, deploy_part, most_gas
@@ -59,12 +59,16 @@ def test_an_interrupted_deployment_is_continued(real_scene: Scene, after: int) -
     assert count(wallet) == 6 and tuple(sorted(game.check_parts())) == tuple(sorted(ORDER))
 
 
-def test_a_complete_game_is_found_again_until_the_account_sends_something_else(real_scene: Scene) -> None:
+def test_a_complete_game_is_found_again_until_the_account_has_sent_much_else(
+    real_scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployment, "BACK", 2)
     wallet = real_scene.wallet()
     game = deploy(wallet)
-    assert deploy(wallet) == game and count(wallet) == 6
-    wallet.send(wallet.address, b"", 1)
-    assert deploy(wallet) != game and count(wallet) == 13
+    for n in range(3):
+        assert deploy(wallet) == game and count(wallet) == 6 + n
+        wallet.send(wallet.address, b"", 1)
+    assert deploy(wallet) != game and count(wallet) == 15
 
 
 def test_a_transaction_of_another_process_stops_no_deployment(real_scene: Scene) -> None:
@@ -78,6 +82,7 @@ def test_a_transaction_of_another_process_stops_no_deployment(real_scene: Scene)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Wallet, "deploy", deployed)
+        patch.setattr(agreed, "WAIT", 1.0)
         assert vgame.Game.deploy(wallet) and count(wallet) == 7
 
 
@@ -261,11 +266,11 @@ def test_two_commands_write_one_registry(tmp_path: Path, monkeypatch: pytest.Mon
     one, other = (SimpleNamespace(address=OTHER, chain=SimpleNamespace(chain_id=n)) for n in (5, 6))
     second = threading.Thread(target=lambda: record(games, cast(Any, other)))
 
-    def written(path: Path, data: bytes) -> None:
+    def written(*args: Any) -> None:
         if not second.ident:
             second.start()
             second.join(0.5)
-        usual(path, data)
+        usual(*args)
 
     monkeypatch.setattr(registry, "agreed", lambda *_: ())
     monkeypatch.setattr(registry, "write_atomic", written)

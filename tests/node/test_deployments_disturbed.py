@@ -1,27 +1,33 @@
-"""A deployment beside nodes that lag or undo blocks, failing creations and little money; and its registry file."""
+"""A deployment beside nodes that lag or undo blocks, failing creations and little money."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-from collections.abc import Callable
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from proxy import LyingProxy, served
 from scene import Scene
-from test_deployed_again import OTHER, asks_too_little_gas, count, endpoints, run
+from test_deployed_again import OTHER, Lie, asks_too_little_gas, count, endpoints, run
 
 import vgame
-from vgame.chain import agreed, deployment, registry
+from vgame.chain import agreed, deployment
 from vgame.chain.connection import Chain
-from vgame.chain.deployment import ORDER, deploy, most_gas
-from vgame.chain.registry import read, record
+from vgame.chain.deployment import ORDER, deploy, deploy_part, most_gas
+from vgame.chain.escrow import NAME
+from vgame.chain.registry import read
 from vgame.chain.wallet import Wallet
 from vgame.errors import ChainError, NotYet, VgameError
 
 Truth = Callable[[], dict[str, Any]]
+#: Methods with a block, and its place among their parameters.
+AT = {"eth_getBlockByNumber": 0, "eth_getTransactionCount": 1, "eth_getCode": 1, "eth_getBalance": 1, "eth_call": 1}
+UNKNOWN = {"code": -32001, "message": "header not found"}
 
 
 def shows_code_late(query: dict[str, Any], truth: Truth) -> dict[str, Any]:
@@ -43,10 +49,154 @@ def test_a_creation_that_fails_is_paid_once(real_scene: Scene, monkeypatch: pyte
     monkeypatch.setattr(agreed, "WAIT", 0.5)
     monkeypatch.setattr(deployment, "most_gas", lambda name: int(most_gas(name) * 0.8))
     funded = real_scene.wallet()
-    failed = pytest.raises(ChainError, match=r"the transaction that creates Pointwise failed with \d+ gas")
+    failed = pytest.raises(ChainError, match="the transaction that creates Pointwise failed, and its gas is paid")
     with endpoints(real_scene.chain.url, asks_too_little_gas) as urls, failed:
         deploy(Wallet(Chain(urls), funded.key))
     assert count(funded) == 1
+
+
+def no_gas_used(query: dict[str, Any], truth: Truth) -> dict[str, Any]:
+    """A receipt without a field."""
+    reply = asks_too_little_gas(query, truth)
+    if query["method"] == "eth_getTransactionReceipt" and reply.get("result"):
+        reply["result"].pop("gasUsed")
+    return reply
+
+
+def hides_failures(query: dict[str, Any], truth: Truth) -> dict[str, Any]:
+    """An endpoint whose receipts cannot be read."""
+    reply = asks_too_little_gas(query, truth)
+    if query["method"] == "eth_getTransactionReceipt" and reply.get("result"):
+        reply["result"]["status"] = "yes"
+    return reply
+
+
+@pytest.mark.parametrize("lies", [(no_gas_used,) * 3, (hides_failures,), (hides_failures,) * 3])
+def test_a_failure_that_cannot_be_read_is_paid_once(
+    some_scene: Scene, monkeypatch: pytest.MonkeyPatch, lies: tuple[Lie, ...]
+) -> None:
+    monkeypatch.setattr(agreed, "WAIT", 0.5)
+    monkeypatch.setattr(deployment, "most_gas", lambda name: int(most_gas(name) * 0.8))
+    funded = some_scene.wallet()
+    with endpoints(some_scene.chain.url, *lies) as urls, pytest.raises(VgameError):
+        deploy(Wallet(Chain(urls), funded.key))
+    assert count(funded) <= 1
+
+
+def counts_once(more: int) -> Lie:
+    """Its first transaction count is too high, all other replies are true."""
+    first = [more]
+
+    def lie(query: dict[str, Any], truth: Truth) -> dict[str, Any]:
+        reply = truth()
+        if query["method"] == "eth_getTransactionCount" and first:
+            reply["result"] = hex(int(reply["result"], 16) + first.pop())
+        return reply
+
+    return lie
+
+
+def refuses_once(method: str) -> Lie:
+    """A limit of requests is reached."""
+    first = [{"error": {"code": -32005, "message": "rate limit"}}]
+    return lambda query, truth: first.pop() if query["method"] == method and first else truth()
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_false_first_count_has_no_part_paid_twice(
+    some_scene: Scene, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Also beside an honest endpoint that refuses one request."""
+    monkeypatch.setattr(agreed, "WAIT", 0.5)
+    funded = some_scene.wallet()
+    game = deploy(funded)
+    escrow = deploy_part(funded, NAME, game)
+    for more in (6, 31):
+        lies = [counts_once(more), refuses_once("eth_getTransactionCount"), None]
+        with endpoints(some_scene.chain.url, *lies[place:], *lies[:place]) as urls:
+            wallet = Wallet(Chain(urls), funded.key)
+            with suppress(VgameError):
+                assert deploy(wallet) == game
+            assert count(funded) == 7
+        lies = [counts_once(more), refuses_once("eth_getTransactionCount"), None]
+        with endpoints(some_scene.chain.url, *lies[place:], *lies[:place]) as urls:
+            with suppress(VgameError):
+                assert deploy_part(Wallet(Chain(urls), funded.key), NAME, game) == escrow
+            assert count(funded) == 7
+
+
+def test_parts_before_other_transactions_are_used(real_scene: Scene) -> None:
+    wallet = real_scene.wallet()
+    game = deploy(wallet)
+    for _ in range(3):
+        wallet.send(wallet.address, b"", 1)
+    assert deploy(wallet) == game and count(wallet) == 9
+
+
+class Behind(LyingProxy):
+    """One URL, two nodes: each request goes to one of them, of which one lacks the newest block."""
+
+    node: Chain
+    dice: random.Random
+
+    def do_POST(self) -> None:
+        is_behind = self.dice.random() < 0.5
+        type(self).lie = staticmethod(self.reply_behind) if is_behind else None
+        super().do_POST()
+
+    def truth(self, method: str, *params: Any) -> dict[str, Any]:
+        reply: Any = self.node.web3.provider.make_request(method, params)  # type: ignore[arg-type]
+        return {key: reply[key] for key in ("result", "error") if key in reply}
+
+    def reply_behind(self, query: dict[str, Any], truth: Truth) -> dict[str, Any]:
+        newest, method, params = self.node.block().number, query["method"], list(query["params"])
+        if method == "eth_blockNumber":
+            return {"result": hex(newest - 1)}
+        if method == "eth_getTransactionReceipt":
+            reply = truth()
+            is_new = reply.get("result") and int(reply["result"]["blockNumber"], 16) == newest
+            return {"result": None} if is_new else reply
+        if method not in AT:
+            return truth()
+        named = params[AT[method]] if len(params) > AT[method] else "latest"
+        if isinstance(named, dict):
+            named = self.truth("eth_getBlockByHash", named["blockHash"], False)["result"]["number"]
+        if named == hex(newest):
+            return {"result": None} if method == "eth_getBlockByNumber" else {"error": UNKNOWN}
+        params[AT[method]] = hex(newest - 1) if named == "latest" else named
+        return self.truth(method, *params)
+
+
+@contextmanager
+def blocks(url: str, every: float) -> Iterator[None]:
+    """A new block in each interval, in seconds."""
+    over, chain = threading.Event(), Chain(url)
+
+    def mine() -> None:
+        while not over.wait(every):
+            chain.web3.provider.make_request("evm_mine", [])  # type: ignore[arg-type]
+
+    miner = threading.Thread(target=mine)
+    miner.start()
+    try:
+        yield
+    finally:
+        over.set()
+        miner.join()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_node_that_is_behind_its_balancer_stops_no_deployment(
+    some_scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
+) -> None:
+    monkeypatch.setattr(agreed, "WAIT", 20.0)
+    funded, node = some_scene.wallet(), Chain(some_scene.chain.url)
+    node.fund(OTHER, 1)  # both nodes have the block that paid the account
+    dice = random.Random(seed)
+    with served(Behind, node.url, node=node, dice=dice) as (_, url), blocks(node.url, 1.0):
+        done = run(SimpleNamespace(chain=SimpleNamespace(url=url), key=funded.key), "--registry", tmp_path / "g")
+    assert done.exit_code == 0 and count(funded) == 6, done.exception
+    assert read(tmp_path / "g")
 
 
 def test_an_honest_estimate_above_the_bound_counts(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +205,9 @@ def test_an_honest_estimate_above_the_bound_counts(real_scene: Scene, monkeypatc
     assert vgame.Game.deploy(wallet).check_parts() and count(wallet) == 6
 
 
-def test_a_part_that_was_undone_is_not_used(real_scene: Scene) -> None:
+def test_a_part_that_was_undone_is_not_used(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replaced block takes the transaction of the first part away: the second may not have its number."""
+    monkeypatch.setattr(agreed, "WAIT", 0.5)
     wallet = real_scene.wallet()
     parts = deployment._Parts(wallet, ORDER)
     parts.first = 2  # two parts were created
@@ -91,54 +242,3 @@ def test_money_is_checked_for_all_that_the_wallet_asks(real_scene: Scene, monkey
         parts._check_funds(ORDER[0])
     monkeypatch.setattr(Chain, "balance", lambda self, address: needed)
     parts._check_funds(ORDER[0])
-
-
-def test_a_registry_of_a_complete_game_is_written_to_a_new_folder(real_scene: Scene, tmp_path: Path) -> None:
-    wallet = real_scene.wallet()
-    assert run(wallet).exit_code == 0
-    done = run(wallet, "--registry", tmp_path / "new" / "games.json")
-    assert done.exit_code == 0 and len(read(tmp_path / "new" / "games.json")) == 1 and count(wallet) == 6
-
-
-@pytest.fixture
-def game(real_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> vgame.Game:
-    monkeypatch.setattr(registry, "LONGEST", 0.5)
-    return vgame.Game.deploy(real_scene.wallet())
-
-
-def test_a_lock_that_is_never_released_is_named(game: vgame.Game, tmp_path: Path) -> None:
-    held = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(VgameError, match="another process has held the lock"):
-        record(tmp_path / "games.json", game)
-    os.close(held)
-    record(tmp_path / "games.json", game)
-
-
-def test_a_registry_that_would_be_too_large_is_not_written(game: vgame.Game, tmp_path: Path) -> None:
-    """Its own indentation makes a compact file longer."""
-    games = tmp_path / "games.json"
-    games.write_text(json.dumps({str(n): {"game": OTHER} for n in range(1, 17_000)}, separators=(",", ":")))
-    before = games.read_bytes()
-    assert len(before) < registry.MOST
-    with pytest.raises(VgameError, match="has no room"):
-        record(games, game)
-    assert games.read_bytes() == before
-
-
-def test_a_linked_registry_stays_a_link(game: vgame.Game, tmp_path: Path) -> None:
-    (tmp_path / "shared").mkdir()
-    link, target = tmp_path / "games.json", tmp_path / "shared" / "games.json"
-    link.symlink_to(target)
-    with pytest.raises(VgameError, match="a link to a file that is not there"):
-        record(link, game)
-    target.write_text('{"5": {"game": "' + OTHER + '"}}')
-    record(link, game)
-    assert link.is_symlink() and set(read(target)) == {"5", str(game.chain.chain_id)}
-
-
-def test_one_game_has_one_address_in_any_letters(game: vgame.Game, tmp_path: Path) -> None:
-    games = tmp_path / "games.json"
-    games.write_text(json.dumps({str(game.chain.chain_id): {"game": game.address.lower()}}))
-    record(games, game)
-    assert read(games)[str(game.chain.chain_id)]["game"] == game.address

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from vgame.chain.connection import Chain
 from vgame.chain.final import most, most_answering
-from vgame.errors import ChainError, ContractError, NotYet, VgameError
+from vgame.errors import ChainError, ContractError, NotYet, TooDear, VgameError
 
-T = TypeVar("T", bound=Hashable)
+S, T = TypeVar("S"), TypeVar("T", bound=Hashable)
 WAIT, TRIES = 30.0, 3  # seconds to wait for the effect of a transaction; minimum number of times that all are asked
 
 
@@ -107,6 +107,22 @@ def agreed_soon(chain: Chain, what: str, question: Callable[[], T]) -> T:
             problem = unequal
     assert problem is not None
     raise problem
+
+
+def retried(chain: Chain, action: Callable[[], S], *passing: type[VgameError]) -> S:
+    """The result of an action that an endpoint may not allow yet: the nodes behind one URL can lag. After a `passing`
+    error it is tried again, for WAIT seconds and at least TRIES times, so it must be safe to repeat."""
+    later: VgameError | None = None
+    for _ in range(TRIES):
+        for _ in chain.polls(WAIT / TRIES):
+            try:
+                return action()
+            except TooDear:
+                raise
+            except passing as problem:
+                later = problem
+    assert later is not None
+    raise later
 
 
 def agreed_of(chain: Chain, what: str, replies: list[T], of: Callable[[Chain], int] = most) -> T:

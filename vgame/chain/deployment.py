@@ -14,16 +14,18 @@ import rlp
 from web3 import Web3
 
 from vgame.chain.abi import artifact
-from vgame.chain.agreed import TRIES, agreed_soon, median_of
+from vgame.chain.agreed import agreed_soon, median_of, replies_of, retried
 from vgame.chain.anywhere import anywhere
-from vgame.chain.connection import quantity
+from vgame.chain.connection import RefusedError, quantity
 from vgame.chain.final import most_answering
+from vgame.chain.records import sized
 from vgame.chain.sending import send_until
 from vgame.chain.wallet import Wallet, deploy_game
-from vgame.errors import ChainError, NotYet
+from vgame.errors import ChainError, EndpointError, NotYet, VgameError
 from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 MORE = 3  # transactions of other processes with this key that may come before one part is created
+BACK = 24  # other transactions of the account among its last ones, between and after the parts
 FURTHEST = 1_000  # transactions after the last part that are searched for the next one
 ORDER = ("Pointwise", "Referee", "Logged", "Settlement", "Delivery", "VerificationGame")  # as in `deploy_game`
 
@@ -57,9 +59,9 @@ class _Creation(Wallet):
         self.sent.append(digest)
 
     def failed(self) -> int:
-        """The gas of a transaction that took effect and failed, as the endpoint in use shows it; 0 without one."""
+        """1 if one of the transactions took effect and failed, as the endpoint in use shows it; 0 otherwise."""
         receipts = (self.chain.receipt(digest, 0) for digest in self.sent)
-        return next((int(r["gasUsed"]) for r in receipts if r is not None and r["status"] != 1), 0)
+        return int(any(receipt is not None and receipt["status"] != 1 for receipt in receipts))
 
 
 class _Parts:
@@ -68,7 +70,16 @@ class _Parts:
     def __init__(self, wallet: Wallet, names: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         self.wallet, self.names, self.before, self.sends = wallet, names, before, 0
         #: Number of the first transaction that may have created the next part.
-        self.first = max(self._next() - len(names), 0)
+        self.first = max(self._least() - len(names) - BACK, 0)
+
+    def _least(self) -> int:
+        """The least transaction count of an endpoint that is not far below the median. The median alone would not do:
+        where most endpoints fail to answer it can be too high, and parts before it would be paid again."""
+        chain = self.wallet.chain
+        counts = sorted(replies_of(chain, lambda: chain.ask(lambda: self._count(chain.web3.eth))))
+        if chain.turns:
+            chain.turns.check_enough(len(counts))
+        return min(count for count in counts if count >= counts[len(counts) // 2] - FURTHEST // 2)
 
     def _next(self) -> int:
         """Number of the account's next transaction."""
@@ -80,19 +91,17 @@ class _Parts:
     def deploy(self, name: str, *args: str) -> str:
         """The address of a part with these constructor arguments, as most endpoints show it. A receipt alone could name
         any address."""
-        for _ in range(TRIES):
-            number = self._next()  # read first, so that `made` sees the effect of all transactions with lower numbers
-            self._check(number)
-            made = lambda *_, number=number: self._made(name, args, number)  # noqa: E731
-            if not (address := agreed_soon(self.wallet.chain, f"the address of {name}", made)):
-                try:
-                    address = self._send(name, args, number, made)
-                except NotYet as problem:  # another transaction has the number
-                    later = problem
-                    continue
-            self.first = 1 + next(n for n in range(self.first, number + MORE) if self._address(n) == address)
-            return address
-        raise later
+        return retried(self.wallet.chain, lambda: self._deploy(name, args), NotYet, EndpointError, RefusedError)
+
+    def _deploy(self, name: str, args: tuple[str, ...]) -> str:
+        number = self._next()  # read first, so that `made` sees the effect of all transactions with lower numbers
+        self._check(number)
+        made = lambda *_: self._made(name, args, number)  # noqa: E731
+        address = agreed_soon(self.wallet.chain, f"the address of {name}", made)
+        if not address:
+            address = self._send(name, args, number, made)
+        self.first = 1 + next(n for n in range(self.first, number + MORE) if self._address(n) == address)
+        return address
 
     def _check(self, number: int) -> None:
         """NotYet if a replaced block has taken transactions back that created parts. ChainError if there are more
@@ -117,38 +126,59 @@ class _Parts:
         wallet = _Creation(self.wallet, number, most_gas(name))
         try:
             return send_until(wallet, f"deploy {name}", lambda: wallet.deploy(name, *args), made, most_answering)
-        except NotYet:
-            if used := median_of(wallet.chain, wallet.failed):
-                raise ChainError(
-                    f"the transaction that creates {name} failed with {used} gas: this chain needs more gas than the "
-                    "EVM's rules; it is not sent again"
-                ) from None
+        except (NotYet, EndpointError, RefusedError) as problem:
+            self._refuse_failed(wallet, name, problem)
             raise
+
+    def _refuse_failed(self, wallet: _Creation, name: str, problem: VgameError) -> None:
+        """ChainError if a creation took effect and failed, or may have: then it is not sent again."""
+        try:
+            failed = median_of(wallet.chain, wallet.failed)
+        except VgameError as unread:
+            raise ChainError(
+                f"{problem}; and whether the transaction that creates {name} failed cannot be read ({unread}): run the "
+                "command again when the endpoints answer"
+            ) from None
+        if failed:
+            raise ChainError(
+                f"the transaction that creates {name} failed, and its gas is paid: this chain needs more gas than the "
+                "EVM's rules, so another run would fail again"
+            ) from None
 
     def _made(self, name: str, args: tuple[str, ...], number: int) -> str:
         """The address of a part that one of the transactions from `first` to a few after `number` has created; empty if
         there is none. NotYet at an endpoint that does not have all transactions before `number`."""
-        chain, account = self.wallet.chain, self.wallet.address
+        chain, addresses = self.wallet.chain, [self._address(n) for n in range(self.first, number + MORE)]
         with chain.pinned():  # one state: of a balancer's nodes one may be behind
-            if (count := chain.ask(lambda: quantity(chain.web3.eth.get_transaction_count(account)))) < number:
-                raise NotYet(f"{chain.url} shows {count} transactions of {account}, not {number}: it lags")
-            addresses = map(self._address, range(self.first, number + MORE))
-            return next((address for address in addresses if self._is_part(name, address, args)), "")
+            count, codes = self._look(addresses)
+        if count < number:
+            raise NotYet(f"{chain.url} shows {count} transactions of {self.wallet.address}, not {number}: it lags")
+        compiled, found = artifact(name), zip(addresses, codes, strict=True)
+        return next((address for address, code in found if _is_part(compiled, code, args)), "")
+
+    def _look(self, addresses: Sequence[str]) -> tuple[int, list[bytes]]:
+        """The account's transaction count and the codes at the addresses, in one request, so that one node of a
+        balancer replies; one by one if the endpoint accepts no batches."""
+        chain, account = self.wallet.chain, self.wallet.address
+        eth = chain.web3.eth
+
+        def ask() -> tuple[int, list[bytes]]:
+            with chain.web3.batch_requests() as batch:
+                for request in (eth.get_transaction_count(account), *map(eth.get_code, addresses)):  # type: ignore[arg-type]
+                    batch.add(request)
+                count, *codes = batch.execute()
+            return quantity(count), [bytes(code) for code in sized(codes, len(addresses), len(addresses))]
+
+        try:
+            return chain.ask(ask)
+        except (RefusedError, EndpointError):
+            count = chain.ask(lambda: quantity(eth.get_transaction_count(account)))
+            return count, [chain.ask(lambda a=address: bytes(eth.get_code(a))) for address in addresses]
 
     def _address(self, number: int) -> str:
         """The address of the contract that the account's transaction with this number creates."""
         made = rlp.encode([bytes.fromhex(self.wallet.address[2:]), number])
         return Web3.to_checksum_address(Web3.keccak(made)[12:])
-
-    def _is_part(self, name: str, address: str, args: tuple[str, ...]) -> bool:
-        """Is the code this version's, with the arguments among its immutables?"""
-        chain, compiled = self.wallet.chain, artifact(name)
-        code = chain.ask(lambda: bytearray(bytes(chain.web3.eth.get_code(Web3.to_checksum_address(address)))))
-        held = set[int]()
-        for start in compiled["immutables"]:
-            held.add(int.from_bytes(code[start : start + 32]))
-            code[start : start + 32] = bytes(len(code[start : start + 32]))
-        return code.hex() == compiled["runtime"] and held.issuperset(int(address, 16) for address in args)
 
     def _check_funds(self, first: str) -> None:
         """ChainError unless the account can pay for this part and all after it."""
@@ -163,6 +193,15 @@ class _Parts:
                 f"{address} has {owned} wei on chain {chain.chain_id}; {needed} are needed for the gas to deploy "
                 f"{', '.join(self.names[-len(gas) :])}; send it some ether"
             )
+
+
+def _is_part(compiled: dict[str, Any], shown: bytes, args: Sequence[str]) -> bool:
+    """Is the code this version's, with the arguments among its immutables?"""
+    code, held = bytearray(shown), set[int]()
+    for start in compiled["immutables"]:
+        held.add(int.from_bytes(code[start : start + 32]))
+        code[start : start + 32] = bytes(len(code[start : start + 32]))
+    return code.hex() == compiled["runtime"] and held.issuperset(int(address, 16) for address in args)
 
 
 def most_gas(name: str) -> int:

@@ -8,9 +8,12 @@ chain. The hashes are for other tools: vgame itself compares the code with its o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import re
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,26 +26,55 @@ from vgame.chain.agreed import agreed
 from vgame.chain.connect import named_chain
 from vgame.chain.connection import Chain
 from vgame.chain.final import most_answering
-from vgame.chain.game import Game
-from vgame.chain.records import checksum_address
+from vgame.chain.game import PARTS, Game
+from vgame.chain.records import ZERO_ADDRESS, checksum_address
 from vgame.errors import ChainError, VgameError
-from vgame.system.files import MODE, half_file, parse_json, read_file, write_atomic
+from vgame.system.files import MODE, flush, half_file, parse_json, read_file, write_atomic
 
 MOST = 2**20  # maximum bytes of a registry
 LONGEST, BEAT = 30.0, 0.05  # seconds to wait for the lock, in all, and between two attempts
 
 
 def check_room(path: Path, chain_id: int) -> None:
-    """VgameError unless the file can be written and holds no game of the chain. Called before a deployment is paid."""
+    """VgameError unless the file has room for a game of the chain, holds none, and can be replaced. Called before a
+    deployment is paid."""
     path = _followed(path)
-    if held := _known(path).get(str(chain_id)):
+    known = _known(path)
+    if held := known.get(str(chain_id)):
         raise _is_held(path, chain_id, held["game"])
+    part = {"address": ZERO_ADDRESS, "code": bytes(32).hex()}
+    data = _text(path, known | {str(chain_id): {"game": ZERO_ADDRESS, "parts": dict.fromkeys(PARTS, part)}})
     try:
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "it is read-only")
+        if _is_mounted(path):
+            raise OSError(errno.EBUSY, "it is mounted alone, so it cannot be replaced: mount its folder")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with half_file(path.parent, path.name, MODE):
-            pass
+        with half_file(path.parent, path.name, MODE) as (file, _):
+            file.write(data)
+            flush(file)
     except OSError as error:
         raise VgameError(f"{path} cannot be written: {error.strerror or error}; nothing was deployed") from None
+
+
+def _is_mounted(path: Path) -> bool:
+    """Is the file a mount point, as in a container?"""
+    with suppress(OSError):  # not on this system
+        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        return str(path).replace("\\", r"\134").replace(" ", r"\040") in points
+    return False
+
+
+def _text(path: Path, known: dict[str, Any]) -> bytes:
+    """The content of the file; VgameError if it is too large to be read again, or has a number that JSON does not
+    have."""
+    try:
+        data = (json.dumps(known, indent=1, allow_nan=False) + "\n").encode()
+    except ValueError as error:
+        raise VgameError(f"{path} is no registry of games: {error}") from None
+    if len(data) > MOST:
+        raise VgameError(f"{path} has no room for another game: at most {MOST:,} bytes are read; give another file")
+    return data
 
 
 def _is_held(path: Path, chain_id: int, game: str) -> VgameError:
@@ -65,10 +97,8 @@ def record(path: Path, game: Game) -> None:
         if (held := known.get(str(chain.chain_id))) and held["game"].lower() != game.address.lower():
             raise _is_held(path, chain.chain_id, held["game"])
         known[str(chain.chain_id)] = {"game": game.address, "parts": parts}
-        data = (json.dumps(known, indent=1) + "\n").encode()
-        if len(data) > MOST:
-            raise VgameError(f"{path} has no room for the game {game.address}: at most {MOST:,} bytes are read")
-        write_atomic(path, data)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else MODE
+        write_atomic(path, _text(path, known), mode)
 
 
 @contextmanager
@@ -77,7 +107,7 @@ def _alone(folder: Path) -> Iterator[None]:
     it."""
     held = -1
     with suppress(OSError):
-        held = os.open(folder, os.O_RDONLY)
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if held >= 0:
             _lock(held, folder)
@@ -105,7 +135,10 @@ def _lock(held: int, folder: Path) -> None:
 
 def _followed(path: Path) -> Path:
     """The file behind links; VgameError if there is a link, and no file."""
-    followed = Path(os.path.realpath(path))
+    try:
+        followed = Path(os.path.realpath(path))
+    except OSError as error:  # of a relative path in a working directory that was deleted
+        raise VgameError(f"{path} cannot be found: {error.strerror}; give an absolute path") from None
     if os.path.islink(path) and not os.path.lexists(followed):
         raise VgameError(f"{path} is a link to a file that is not there ({followed}): mount its folder, or remove it")
     return followed
@@ -144,8 +177,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _is_entry(chain: str, entry: Any) -> bool:
-    is_number = chain.isascii() and chain.isdigit() and len(chain) < 79  # 256 bits
-    return is_number and isinstance(entry, dict) and isinstance(entry.get("game"), str)
+    is_number = re.fullmatch("[1-9][0-9]{,77}", chain)  # 256 bits
+    game = entry.get("game") if isinstance(entry, dict) else None
+    return bool(is_number and isinstance(game, str) and re.fullmatch("0x[0-9a-fA-F]{40}", game))
 
 
 def find(game: str, chain_id: int | None) -> tuple[str, int | None]:

@@ -31,7 +31,7 @@ from vgame.cli.options import (
     seat_of,
     wei_of,
 )
-from vgame.errors import VgameError
+from vgame.errors import ChainError, NotYet, VgameError
 from vgame.system.progress import NULL_PROGRESS, Reporter
 from vgame.system.warned import warn
 
@@ -72,6 +72,7 @@ def deploy(
     from vgame.agents.config import wallet_from_environment
     from vgame.api_chain import Game
     from vgame.chain import registry as games
+    from vgame.chain.agreed import retried
     from vgame.chain.connect import connect
     from vgame.chain.deployment import deploy as deploy_parts
 
@@ -81,10 +82,13 @@ def deploy(
     listener = NULL_PROGRESS if json else reporter
     check = lambda: registry and games.check_room(registry, connection.chain_id)  # noqa: E731
     address = deploy_parts(wallet_from_environment(connection), listener, check)
-    game = Game(connection, address)  # VgameError unless all six contracts have this version's code
-    reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
-    if registry:
-        games.record(registry, game)
+    # ChainError unless all six contracts have this version's code; also at a node that lags behind the deployment
+    game = retried(connection, lambda: Game(connection, address), ChainError)
+    try:
+        if registry:
+            retried(connection, lambda: games.record(registry, game), ChainError, NotYet)
+    finally:  # the address is told also if the file cannot be written, and written also if it cannot be told
+        reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
 
 
 @job_app.command()
