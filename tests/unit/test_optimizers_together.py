@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler
 
 from vgame.errors import ProgramError, VgameError
 from vgame.execute.executor import Executor
-from vgame.program.company import companies_of
+from vgame.program.coupled import coupled_of
 from vgame.program.lower import lower_task
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Task
@@ -197,8 +197,8 @@ def test_ordinary_optimizers_are_by_themselves() -> None:
         rate = lambda t: min(1.0, t / 5)  # noqa: E731
         return [lr_scheduler.LambdaLR(each, rate) for each in optimizers]
 
-    assert [company.alone for company in companies_of(task_of(ordinary, warm))] == [True, True]
-    assert [len(company.optimizers) for company in companies_of(task_of(two_by(counted, dict)))] == [2]
+    assert [coupled.alone for coupled in coupled_of(task_of(ordinary, warm))] == [True, True]
+    assert [len(coupled.optimizers) for coupled in coupled_of(task_of(two_by(counted, dict)))] == [2]
 
 
 def test_the_schedule_of_a_job_sets_the_rates_of_all() -> None:

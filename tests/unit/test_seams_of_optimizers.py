@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import vgame
 from vgame.errors import ProgramError
-from vgame.program.company import companies_of
+from vgame.program.coupled import coupled_of
 from vgame.program.lower import lower_task
 from vgame.program.schedule import Schedule
 from vgame.tasks.task import Task
@@ -90,9 +90,9 @@ def test_optimizers_that_share_a_tensor_of_their_states_step_together() -> None:
     for shared in (torch.zeros(()),):
         first.state[own[0]]["step"] = second.state[own[2]]["step"] = shared
     task = Task(model, error, [first, second], data(), 4)
-    assert [len(each.optimizers) for each in companies_of(task)] == [2]
+    assert [len(each.optimizers) for each in coupled_of(task)] == [2]
     apart = Task(model, error, [Adam(own[:2]), Adam(own[2:])], data(), 4)
-    assert [len(each.optimizers) for each in companies_of(apart)] == [1, 1]
+    assert [len(each.optimizers) for each in coupled_of(apart)] == [1, 1]
 
 
 class ByAView(Optimizer):

@@ -17,10 +17,10 @@ import numpy as np
 from vgame.errors import ProgramError
 from vgame.tasks.task import Task
 
-Asleep = Mapping[str, tuple[range, ...]]  # by name of the parameter
+FrozenSteps = Mapping[str, tuple[range, ...]]  # by name of the parameter
 
 
-def asleep_of(task: Task, trained: Iterable[str]) -> Asleep:
+def frozen_steps_of(task: Task, trained: Iterable[str]) -> FrozenSteps:
     """The steps without a gradient; ProgramError for a pattern without a parameter, or invalid steps."""
     found: dict[str, tuple[range, ...]] = {}
     for pattern, steps in task.frozen.items():
@@ -35,7 +35,7 @@ def asleep_of(task: Task, trained: Iterable[str]) -> Asleep:
     return found
 
 
-def continued(task: Task, before: int, earlier: Asleep) -> Task:
+def continued(task: Task, before: int, earlier: FrozenSteps) -> Task:
     """The task of a job that continues a run: `frozen` counts the job's own steps, so they are shifted by the number
     `before`; the steps without a gradient in the `earlier` run are added."""
     own = {n for n, p in task.model.named_parameters() if p.requires_grad}

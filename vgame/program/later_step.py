@@ -14,8 +14,8 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
-from vgame.program.company import Company, companies_of
 from vgame.program.copied import clear_gradients, follow, parameters
+from vgame.program.coupled import Coupled, coupled_of
 from vgame.program.inner_parts import inner_parts
 from vgame.program.recorder import Counters
 from vgame.program.shared import Change, Shared, roots_with_optimizers
@@ -54,8 +54,8 @@ def later_step(task: Task, traps: bool = False) -> list[Change]:
     the values that a step changes may not be read."""
     found, shared = list[Change](), Shared(task, everything=True)
     with suppress(Exception):  # the error is raised when the optimizer is played
-        for company in companies_of(task):
-            _step(shared, company)
+        for coupled in coupled_of(task):
+            _step(shared, coupled)
     for optimizer in task.optimizers:
         schedulers = [s for s in task.schedulers if getattr(s, "optimizer", None) is optimizer]
         for group in optimizer.param_groups:
@@ -84,10 +84,10 @@ def _all_of(schedulers: Sequence[LRScheduler]) -> list[LRScheduler]:
     return found
 
 
-def _step(shared: Shared, company: Company) -> None:
+def _step(shared: Shared, coupled: Coupled) -> None:
     """Note the changes of one step."""
-    copies, followers = company.copied()
-    shared.begin((*company.optimizers, *company.schedulers), (*copies, *followers))
+    copies, followers = coupled.copied()
+    shared.begin((*coupled.optimizers, *coupled.schedulers), (*copies, *followers))
     for copy in copies:
         clear_gradients(copy)
         for p in parameters(copy):

@@ -20,7 +20,7 @@ from vgame.errors import ProgramError
 from vgame.program.batches import POSITION, refuse_carried, rows_of
 from vgame.program.capture import capture, refuse_reads
 from vgame.program.captured import Captured
-from vgame.program.frozen import asleep_of, awake_column
+from vgame.program.frozen import awake_column, frozen_steps_of
 from vgame.program.indices import check_indices
 from vgame.program.lowering import Builder, Value
 from vgame.program.lowering.graph import Graph
@@ -121,11 +121,11 @@ class _Lowering:
         self._state_inputs()
         batches, optimizers = self._load_batches(), [[o] for o in self.task.optimizers]
         trained = [name for captured in self.captured for name in captured.trained]
-        self.asleep = asleep_of(self.task, trained)
+        self.frozen_steps = frozen_steps_of(self.task, trained)
         if len(self.captured) == 1:
             optimizers = [list(self.task.optimizers)]
         names = [captured.trained for captured, own in zip(self.captured, optimizers, strict=True) for _ in own]
-        self.plans = Plans(self.task, self.schedule, self.steps, names, self.asleep, self.listener, self.shared)
+        self.plans = Plans(self.task, self.schedule, self.steps, names, self.frozen_steps, self.listener, self.shared)
         losses = [self._turn(*turn, batches) for turn in zip(self.captured, optimizers, strict=True)]
         refuse_reads(self.task, self.shared)
         if self.task.average is not None:
@@ -177,9 +177,9 @@ class _Lowering:
 
     def _awake(self, name: str, norm: Value) -> Value:
         """The norm, or 0 in steps in which the parameter has no gradient."""
-        if name not in self.asleep:
+        if name not in self.frozen_steps:
             return norm
-        awake = self._scalar(f"awake.{name}", awake_column(self.asleep[name], self.steps))
+        awake = self._scalar(f"awake.{name}", awake_column(self.frozen_steps[name], self.steps))
         return self.b.select(self.b.map(Function.NE, awake, 0.0), norm, 0.0)
 
     # ---- state ----

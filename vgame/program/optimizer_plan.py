@@ -14,8 +14,8 @@ from typing import Any
 from torch.optim import Optimizer
 
 from vgame.errors import JobFileError, ProgramError
-from vgame.program.company import Company, companies_of, company_of
-from vgame.program.frozen import Asleep
+from vgame.program.coupled import Coupled, coupled_of, coupled_with
+from vgame.program.frozen import FrozenSteps
 from vgame.program.optimizers import check_groups, check_rates, has_rule
 from vgame.program.play import Played, play, scheduled
 from vgame.program.recorder import Key
@@ -46,7 +46,7 @@ class Plans:
         schedule: Schedule | None,
         steps: int,
         trained: Sequence[Sequence[str]],
-        asleep: Asleep,
+        frozen_steps: FrozenSteps,
         listener: NullProgress = NULL_PROGRESS,
         shared: Shared | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class Plans:
         ids = {name: id(p) for name, p in task.model.named_parameters()}
         pairs = zip(task.optimizers, trained, strict=True)
         self.trained = {id(optimizer): {ids[name] for name in names} for optimizer, names in pairs}
-        self.asleep = {ids[name]: steps for name, steps in asleep.items()}
+        self.frozen_steps = {ids[name]: steps for name, steps in frozen_steps.items()}
         self.played: dict[int, Plan] = {}  # by `id` of the optimizer
 
     def of(self, optimizer: Optimizer) -> Plan:
@@ -65,46 +65,46 @@ class Plans:
         if has_rule(optimizer):
             check_groups(optimizer)
         if id(optimizer) not in self.played:
-            company = company_of(self.companies, optimizer)
-            if company.schedulers and self.schedule is not None:
+            coupled = coupled_with(self.coupled, optimizer)
+            if coupled.schedulers and self.schedule is not None:
                 raise JobFileError("the task has schedulers and the job has a [schedule]; remove one of them")
-            if company.alone and has_rule(optimizer) and (rates := self._rates_of_rule(company)) is not None:
+            if coupled.alone and has_rule(optimizer) and (rates := self._rates_of_rule(coupled)) is not None:
                 return ByRule(rates)
-            self._play(company)
+            self._play(coupled)
         return self.played[id(optimizer)]
 
     @cached_property
-    def companies(self) -> list[Company]:
-        return companies_of(self.task)
+    def coupled(self) -> list[Coupled]:
+        return coupled_of(self.task)
 
-    def _rates_of_rule(self, company: Company) -> list[RateAt] | None:
+    def _rates_of_rule(self, coupled: Coupled) -> list[RateAt] | None:
         """The rates of the groups; None if other numbers change too, or a parameter has no gradient in some steps."""
-        (optimizer,) = company.optimizers
-        if any(id(p) in self.asleep for group in optimizer.param_groups for p in group["params"]):
+        (optimizer,) = coupled.optimizers
+        if any(id(p) in self.frozen_steps for group in optimizer.param_groups for p in group["params"]):
             return None
-        if not company.schedulers:
+        if not coupled.schedulers:
             return _scheduled_rates(self.task, optimizer, self.schedule, self.steps)
-        rates = _rates_alone(company, self.steps, self.shared)
+        rates = _rates_alone(coupled, self.steps, self.shared)
         return rates and [lambda t, group=group: Fraction(group[t - 1]) for group in rates]
 
-    def _play(self, company: Company) -> None:
+    def _play(self, coupled: Coupled) -> None:
         rates = None
         if self.schedule is not None:
-            rates = [self._doubles(optimizer) for optimizer in company.optimizers]
-        trained = [self.trained[id(optimizer)] for optimizer in company.optimizers]
-        played = play(company, trained, rates, self.steps, self.asleep, self.listener, self.shared)
-        self.played |= {id(o): record for o, record in zip(company.optimizers, played, strict=True)}
+            rates = [self._doubles(optimizer) for optimizer in coupled.optimizers]
+        trained = [self.trained[id(optimizer)] for optimizer in coupled.optimizers]
+        played = play(coupled, trained, rates, self.steps, self.frozen_steps, self.listener, self.shared)
+        self.played |= {id(o): record for o, record in zip(coupled.optimizers, played, strict=True)}
 
     def _doubles(self, optimizer: Optimizer) -> Callable[[int], list[float]]:
         rates = _scheduled_rates(self.task, optimizer, self.schedule, self.steps)
         return lambda t: [double(rate(t), 64) for rate in rates]
 
 
-def _rates_alone(company: Company, steps: int, shared: Shared | None) -> list[list[float]] | None:
+def _rates_alone(coupled: Coupled, steps: int, shared: Shared | None) -> list[list[float]] | None:
     """The learning rates of each group; None if the schedulers change other options, or read more than options."""
-    rates: list[list[float]] = [[] for _ in company.optimizers[0].param_groups]
+    rates: list[list[float]] = [[] for _ in coupled.optimizers[0].param_groups]
     first = None
-    for groups in scheduled(company, steps, shared):
+    for groups in scheduled(coupled, steps, shared):
         others = [_others(group) for group in groups]
         if others != (first := first or others):
             return None

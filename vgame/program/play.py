@@ -1,8 +1,8 @@
 """Play any optimizers: execute their steps for all steps of a job on tensors without data, and record them operator by
 operator.
 
-In: a company of optimizers and schedulers (or the job's schedule), the number of steps. Out: for each trained parameter
-the operators of a step, the numbers in them at every step, and the optimizer's initial state.
+In: coupled optimizers and their schedulers (or the job's schedule), the number of steps. Out: for each trained
+parameter the operators of a step, the numbers in them at every step, and the optimizer's initial state.
 `vgame.program.optimizer_step` converts them to operators of a program. Only the optimizer's own arithmetic on Python
 numbers is computed.
 """
@@ -21,8 +21,8 @@ import torch
 
 from vgame.errors import ProgramError
 from vgame.program.caught import Caught
-from vgame.program.company import Company
 from vgame.program.copied import Watch, clear_gradients, fixed, follow, parameters, tensors_kept, untouched
+from vgame.program.coupled import Coupled
 from vgame.program.hidden_state import line_of
 from vgame.program.recorder import Form, Key, Outcome, Recorder, without_data
 from vgame.program.shared import Shared
@@ -53,23 +53,23 @@ Rates = Callable[[int], Sequence[float]]  # step -> the learning rate of each gr
 
 
 def play(
-    company: Company,
+    coupled: Coupled,
     trained: Sequence[set[int]],
     rates: Sequence[Rates] | None,
     steps: int,
-    asleep: Mapping[int, Sequence[range]] = MappingProxyType({}),
+    frozen_steps: Mapping[int, Sequence[range]] = MappingProxyType({}),
     listener: NullProgress = NULL_PROGRESS,
     shared: Shared | None = None,
 ) -> list[dict[Key, Played]]:
     """For each optimizer the records by (group, place in it) of its parameters whose `id` is in its `trained`. Its
-    `rates` are set before each step; schedulers step after all optimizers, as in an ordinary loop. `asleep`: by `id`
-    the steps without a gradient. `shared` records the changes that the steps make to objects of the loss."""
-    with unchanged_outside(company.owners, company.model) as read, Caught().refused():
-        copies, followers = company.copied()
+    `rates` are set before each step; schedulers step after all optimizers, as in an ordinary loop. `frozen_steps`: by
+    `id` the steps without a gradient. `shared` records the changes that the steps make to objects of the loss."""
+    with unchanged_outside(coupled.owners, coupled.model) as read, Caught().refused():
+        copies, followers = coupled.copied()
         shared = shared or Shared()
-        shared.begin((*company.optimizers, *company.schedulers), (*copies, *followers), read)
-        pairs = zip(company.optimizers, copies, trained, strict=True)
-        stages = [_Stage(original, copy, ids, copies, asleep) for original, copy, ids in pairs]
+        shared.begin((*coupled.optimizers, *coupled.schedulers), (*copies, *followers), read)
+        pairs = zip(coupled.optimizers, copies, trained, strict=True)
+        stages = [_Stage(original, copy, ids, copies, frozen_steps) for original, copy, ids in pairs]
         for step in range(1, steps + 1):
             given = [(stage, rate(step)) for stage, rate in zip(stages, rates or (), strict=bool(rates))]
             for stage, rate in given:
@@ -87,13 +87,13 @@ def play(
     return [stage.played for stage in stages]
 
 
-def scheduled(company: Company, steps: int, shared: Shared | None = None) -> Iterator[list[dict[str, Any]]]:
-    """The options of every group of a company's only optimizer at each step, as its schedulers set them. The optimizer
-    does not step, so the iteration ends where a scheduler reads or changes more than options."""
-    with unchanged_outside(company.owners, company.model) as read:
-        (copy,), followers = company.copied()
+def scheduled(coupled: Coupled, steps: int, shared: Shared | None = None) -> Iterator[list[dict[str, Any]]]:
+    """The options of every group of an optimizer that is coupled with no other, at each step, as its schedulers set
+    them. The optimizer does not step, so the iteration ends where a scheduler reads or changes more than options."""
+    with unchanged_outside(coupled.owners, coupled.model) as read:
+        (copy,), followers = coupled.copied()
         shared = shared or Shared()
-        shared.begin((*company.optimizers, *company.schedulers), (copy, *followers), read)
+        shared.begin((*coupled.optimizers, *coupled.schedulers), (copy, *followers), read)
         watch = Watch(copy, followers)
         for _ in range(steps):
             if watch.read:
@@ -109,24 +109,24 @@ def scheduled(company: Company, steps: int, shared: Shared | None = None) -> Ite
 
 
 class _Stage:
-    """A copy of an optimizer over tensors without data, among the copies of its company. Equal parameters of a group
-    share one record until a step treats them differently."""
+    """A copy of an optimizer over tensors without data, among the copies of those that it is coupled with. Equal
+    parameters of a group share one record until a step treats them differently."""
 
     def __init__(
         self,
         original: torch.optim.Optimizer,
         copy: torch.optim.Optimizer,
         trained: set[int],
-        company: Sequence[torch.optim.Optimizer],
-        asleep: Mapping[int, Sequence[range]],
+        coupled: Sequence[torch.optim.Optimizer],
+        frozen_steps: Mapping[int, Sequence[range]],
     ) -> None:
         self.name = type(original).__name__
-        self.optimizer, self.company = copy, company
-        self.rest = [each for each in company if each is not copy]
+        self.optimizer, self.coupled = copy, coupled
+        self.rest = [each for each in coupled if each is not copy]
         self.slots = Slots(copy)
         self.parameters, self.others = {}, {}
         self.played: dict[Key, Played] = {}
-        self.asleep: dict[Key, Sequence[range]] = {}
+        self.frozen_steps: dict[Key, Sequence[range]] = {}
         alike: dict[tuple[Any, ...], Played] = {}
         pairs = zip(original.param_groups, copy.param_groups, strict=True)
         for number, (group, copies) in enumerate(pairs):
@@ -134,8 +134,8 @@ class _Stage:
                 key, shape = (number, place), tuple(p.shape)
                 (self.parameters if id(p) in trained else self.others)[key] = own
                 if id(p) in trained:
-                    self.asleep[key] = asleep.get(id(p), ())
-                    self.played[key] = alike.setdefault((number, shape, tuple(self.asleep[key])), Played(shape))
+                    self.frozen_steps[key] = frozen_steps.get(id(p), ())
+                    self.played[key] = alike.setdefault((number, shape, tuple(self.frozen_steps[key])), Played(shape))
 
     def set_rates(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
@@ -143,12 +143,12 @@ class _Stage:
 
     def step(self, step: int) -> None:
         recorder = Recorder(self.name, self.slots)
-        clear_gradients(self.optimizer, not any(self.asleep.values()), self.others.values())
+        clear_gradients(self.optimizer, not any(self.frozen_steps.values()), self.others.values())
         for other, p in ((each, p) for each in self.rest for p in parameters(each)):
             p.grad = torch.empty_like(p, requires_grad=False)
             recorder.foreign |= {t.untyped_storage()._cdata: type(other).__name__ for t in (p, p.grad)}
         for key, p in (self.parameters | self.others).items():
-            awake = key in self.parameters and not any(step in steps for steps in self.asleep[key])
+            awake = key in self.parameters and not any(step in steps for steps in self.frozen_steps[key])
             p.grad = torch.empty_like(p, requires_grad=False) if awake else None
             slots = self._slots(p)
             recorder.begin(key, p, slots, {*slots, *(self.played[key].slots if key in self.played else ())})
@@ -162,14 +162,14 @@ class _Stage:
     @contextmanager
     def _own_changes(self, step: int) -> Iterator[None]:
         """Context in which an optimizer changes neither groups nor flags, nor puts tensors into another's state."""
-        before, kept, others = fixed(self.company), tensors_kept(self.rest), self._memory_of_others()
+        before, kept, others = fixed(self.coupled), tensors_kept(self.rest), self._memory_of_others()
         yield
         if self._memory_of_others() != others:
             raise ProgramError(
                 f"the optimizer {self.name} replaces gradients or the data of another optimizer's parameters in step "
                 f"{step}, which a program does not follow; let each optimizer change its own"
             )
-        if fixed(self.company) != before:
+        if fixed(self.coupled) != before:
             raise ProgramError(
                 f"the optimizer {self.name} changes the parameters of a group, or their requires_grad, in step {step}, "
                 "but a program trains the same parameters in all steps; give them to groups before the task is made, "
@@ -181,7 +181,7 @@ class _Stage:
             )
 
     def _memory_of_others(self) -> list[tuple[int, int]]:
-        """The memory of the parameters of the company's other optimizers, and their gradients."""
+        """The memory of the parameters of the other optimizers, and their gradients."""
         return [(p.untyped_storage()._cdata, id(p.grad)) for each in self.rest for p in parameters(each)]
 
     def refuse_other_rates(self, step: int, rates: Sequence[float]) -> None:

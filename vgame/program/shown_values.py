@@ -27,8 +27,8 @@ SHOWN = (int, float, complex, str, type(None), torch.Tensor, torch.SymInt, torch
 OTHERS = ast.NamedExpr | ast.Lambda | ast.Yield | ast.YieldFrom | ast.Await
 OTHERS |= ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 #: Methods that the user's handlers, filters and formatters of logging may call.
-TELLS = {"acquire", "emit", "filter", "flush", "format", "formatException", "formatTime", "get", "getMessage"}
-TELLS |= {"handleError", "isatty", "join", "ljust", "print", "release", "replace", "startswith", "strip", "write"}
+LOGGING = {"acquire", "emit", "filter", "flush", "format", "formatException", "formatTime", "get", "getMessage"}
+LOGGING |= {"handleError", "isatty", "join", "ljust", "print", "release", "replace", "startswith", "strip", "write"}
 
 
 def calls_nothing_else(statement: ast.stmt, names: dict[str, Any]) -> bool:
@@ -161,5 +161,5 @@ def _changes_nothing(function: FunctionType) -> bool:
 def _tells(function: ast.expr, names: dict[str, Any]) -> bool:
     found = object_at(function, names)
     if isinstance(function, ast.Attribute):
-        return function.attr in TELLS
+        return function.attr in LOGGING
     return found is not None and not is_users(found)

@@ -15,7 +15,7 @@ from vgame.execute.devices import use_device
 from vgame.job.bundle import Bundle
 from vgame.job.start import Start, load_named, load_weights, read_checkpoint
 from vgame.program.batches import POSITION
-from vgame.program.frozen import Asleep, continued
+from vgame.program.frozen import FrozenSteps, continued
 from vgame.program.lower import Lowered
 from vgame.program.operators import RefClass, operand_refs
 from vgame.program.program import Program
@@ -35,7 +35,7 @@ class Continued(Start):
     gradient, in it and in those that it continues."""
 
     bundle: Bundle | None = None
-    asleep: Asleep = field(default_factory=dict)
+    frozen_steps: FrozenSteps = field(default_factory=dict)
 
 
 def task_from(task: Task, start: Start) -> Task:
@@ -43,7 +43,7 @@ def task_from(task: Task, start: Start) -> Task:
     if not isinstance(start, Continued):
         return task
     _refuse_other_optimizers(task, (start.bundle.validation or {}).get(OPTIMIZERS) if start.bundle else None)
-    return continued(task, start.before, start.asleep)
+    return continued(task, start.before, start.frozen_steps)
 
 
 def optimizers_of(task: Task) -> list[list[str]]:
@@ -107,7 +107,7 @@ def for_continuing(task: Task, steps: int) -> dict[str, Any]:
     return {OPTIMIZERS: optimizers_of(task)} | ({FROZEN: kept} if kept else {})
 
 
-def _asleep(bundle: Bundle) -> Asleep:
+def _frozen_steps(bundle: Bundle) -> FrozenSteps:
     """The steps without a gradient in validation.json, a file of another party that may have any form."""
     found = (bundle.validation or {}).get(FROZEN, {})
     try:
@@ -152,7 +152,7 @@ def start_of(store: Store) -> Start:
         )
     labels, state = store.bundle.program.labels.state, state_after(store, store.step)
     tensors = {l.name: t.cpu().reshape(l.shape) for l, t in zip(labels, state, strict=True)}
-    return Continued(tensors, store.bundle.before + store.step, store.bundle, _asleep(store.bundle))
+    return Continued(tensors, store.bundle.before + store.step, store.bundle, _frozen_steps(store.bundle))
 
 
 def state_after(store: Store, step: int) -> Any:

@@ -1,7 +1,7 @@
 """Choose the steps of an optimizer to compare: a wrong number of a later step is visible only in that step.
 
-In: an optimizer and its company, its schedule, its steps. Out: the steps at which the slope of the learning rates
-changes most, and the last step.
+In: an optimizer and those that it is coupled with, its schedule, its steps. Out: the steps at which the slope of the
+learning rates changes most, and the last step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from vgame.program.company import Company
+from vgame.program.coupled import Coupled
 from vgame.program.optimizers import has_rule
 from vgame.program.play import scheduled
 
@@ -19,12 +19,12 @@ LATEST, PLAYED = 1_000, 50  # last compared step: with a rule, and without one, 
 
 
 def steps_of_rates(
-    company: Company, optimizer: torch.optim.Optimizer, rates: Callable[[int], Sequence[float]] | None, steps: int
+    coupled: Coupled, optimizer: torch.optim.Optimizer, rates: Callable[[int], Sequence[float]] | None, steps: int
 ) -> set[int]:
     """The steps to compare. `rates`: the learning rate of each group at a step, by the job's schedule."""
     last = min(steps, LATEST if has_rule(optimizer) else PLAYED)
-    if company.schedulers or not company.alone:
-        line = [float(groups[0].get("lr", 0.0)) for groups in scheduled(company, last)] if company.alone else []
+    if coupled.schedulers or not coupled.alone:
+        line = [float(groups[0].get("lr", 0.0)) for groups in scheduled(coupled, last)] if coupled.alone else []
         if len(line) < last:  # the numbers depend on more than the schedulers: all steps are played
             return {1, min(2, steps), min(PLAYED, steps)}
     elif rates is not None:

@@ -19,7 +19,7 @@ import torch
 from vgame.errors import ValidationError
 from vgame.program.batches import POSITION
 from vgame.program.capture import owned
-from vgame.program.company import companies_of, company_of
+from vgame.program.coupled import coupled_of, coupled_with
 from vgame.program.lowering.builder import Value
 from vgame.program.lowering.marks import Turn
 from vgame.program.operators import Ref, RefClass
@@ -68,8 +68,8 @@ class _Validation:
         self.narrow = any(getattr(operator, "bfloat16", False) for operator in self.program.operators)
         self.casts: list[Callable[[], None]] = []  # pending comparisons of types
         names = [name for turn in self.marks.turns for name in turn.gradients]
-        self.asleep = frozen_of(self.task, names)
-        self.companies, self.trained = companies_of(self.task), trained_of(self.task, self.marks.turns)
+        self.frozen_steps = frozen_of(self.task, names)
+        self.coupled, self.trained = coupled_of(self.task), trained_of(self.task, self.marks.turns)
 
     def run(self) -> None:
         first = self.order.before + 1
@@ -110,7 +110,7 @@ class _Validation:
             flats = self._gradients(number, turn, step, state)
             self._clipping(turn, step, state, flats)
             for each in self._optimizer_steps(number) if later else [step]:
-                if each != step and self.asleep:
+                if each != step and self.frozen_steps:
                     self._clipping(turn, each, state, flats)
                 self._optimizer(number, turn, each, state, flats)
         if self.task.average is not None:
@@ -270,7 +270,7 @@ class _Validation:
         return (3.0 if norm < limit else 0.3) * limit / norm if norm else 1.0
 
     def _awake(self, name: str, step: int) -> bool:
-        return not any(step in steps for steps in self.asleep.get(name, ()))
+        return not any(step in steps for steps in self.frozen_steps.get(name, ()))
 
     # ---- optimizers ----
 
@@ -278,11 +278,11 @@ class _Validation:
         """The steps to compare: one of each form, the edges of frozen steps, bends of the learning rates, and some
         between."""
         first, last = self.order.before + 1, self.order.steps
-        frozen = [steps for ranges in self.asleep.values() for steps in ranges]
+        frozen = [steps for ranges in self.frozen_steps.values() for steps in ranges]
         edges = [e for r in frozen for e in (r.start - 1, r.start, r.stop - 1, r.stop)]
         chosen = {first + 1, first + 2, min(first + 9, last), min(last // 2, LATEST), *edges, *self.marks.forms}
         for optimizer in self._optimizers(number):
-            chosen |= steps_of_rates(company_of(self.companies, optimizer), optimizer, self._rates(optimizer), last)
+            chosen |= steps_of_rates(coupled_with(self.coupled, optimizer), optimizer, self._rates(optimizer), last)
         return sorted(step for step in chosen if first < step <= last)
 
     def _optimizer(self, number: int, turn: Turn, step: int, state: list[T], flats: Mapping[Ref, T]) -> None:
@@ -291,10 +291,11 @@ class _Validation:
         for optimizer in self._optimizers(number):
             held = {id(p) for group in optimizer.param_groups for p in group["params"]}
             mine = [name for i, name in self.trained.items() if i in held and name in gradients]
-            company = company_of(self.companies, optimizer)
+            coupled = coupled_with(self.coupled, optimizer)
             by_rule = self.task.optimizers.index(optimizer) not in self.marks.played
             at = user.run_user(partial(
-                user.AtStep, company, optimizer, by_rule, self.trained, self.asleep, self._rates, step, self.budget
+                user.AtStep, coupled, optimizer, by_rule, self.trained, self.frozen_steps, self._rates, step,
+                self.budget,
             ))  # fmt: skip
             for chunk in user.chunks(mine, self.shapes):
                 self._update(at, chunk, gradients, step, state, flats)

@@ -20,9 +20,9 @@ from torch.overrides import TorchFunctionMode
 
 from vgame.program.autocast import as_on_cuda
 from vgame.program.capture import _train, _without_mkldnn, _without_validation
-from vgame.program.company import Company
 from vgame.program.composed import CLAMPS
 from vgame.program.copied import clear_gradients, deep_copy, follow, like, parameters
+from vgame.program.coupled import Coupled
 from vgame.program.hidden_state import line_of
 from vgame.program.optimizers import has_rule, rule_of
 from vgame.program.play import scheduled
@@ -192,11 +192,11 @@ class AtStep:
 
     def __init__(
         self,
-        company: Company,
+        coupled: Coupled,
         optimizer: torch.optim.Optimizer,
         by_rule: bool,
         trained: Mapping[int, str],
-        asleep: Mapping[str, Sequence[range]],
+        frozen_steps: Mapping[str, Sequence[range]],
         rates: Callable[[torch.optim.Optimizer], Groups | None],
         step: int,
         budget: Budget,
@@ -204,14 +204,14 @@ class AtStep:
         """`by_rule`: the program has the exact formulas of a rule, so the optimizer's single numbers get shadows in
         binary64. `trained`: names of the parameters with a gradient, by `id`."""
         self.optimizer, self.by_rule, self.step = optimizer, by_rule, step
-        copies, followers = company.copied()
-        pairs = [*zip(company.optimizers, copies, strict=True)]
+        copies, followers = coupled.copied()
+        pairs = [*zip(coupled.optimizers, copies, strict=True)]
         both = [pair for o, c in pairs for pair in zip(parameters(o), parameters(c), strict=True)]
         self.names = {id(c): trained[id(p)] for p, c in both if id(p) in trained}  # by id of the copy's parameter
-        self.asleep = asleep
+        self.frozen_steps = frozen_steps
         self.rules = [rule_of(optimizer, group) for group in optimizer.param_groups] if has_rule(optimizer) else []
         self.kept = {slot.name: slot for rule in self.rules for slot in rule.slots}
-        self.quick = bool(self.rules) and self._is_quick(company)
+        self.quick = bool(self.rules) and self._is_quick(coupled)
         for played in range(1, step + 1):
             budget.check()
             for original, copy in pairs:
@@ -227,16 +227,16 @@ class AtStep:
         if self.quick and step > 1:
             self._count()
 
-    def _is_quick(self, company: Company) -> bool:
+    def _is_quick(self, coupled: Coupled) -> bool:
         """Whether the optimizer's numbers before the step follow without its own steps."""
-        if not company.alone or any(name in self.asleep for name in self.names.values()):
+        if not coupled.alone or any(name in self.frozen_steps for name in self.names.values()):
             return False
-        groups = [*scheduled(company, self.step)]
+        groups = [*scheduled(coupled, self.step)]
         slots = [[rule_of(self.optimizer, group).slots for group in each] for each in groups]
         return len(groups) == self.step and all(each == slots[0] for each in slots)
 
     def awake(self, name: str) -> bool:
-        return not any(self.step in steps for steps in self.asleep.get(name, ()))
+        return not any(self.step in steps for steps in self.frozen_steps.get(name, ()))
 
     def begun(self, name: str) -> bool:
         """Whether an earlier step has made the parameter's slots."""
@@ -257,7 +257,7 @@ class AtStep:
         clear_gradients(copy)
         for p in parameters(copy):
             name = self.names.get(id(p))
-            rests = name is None or any(step in steps for steps in self.asleep.get(name, ()))
+            rests = name is None or any(step in steps for steps in self.frozen_steps.get(name, ()))
             p.grad = None if rests else torch.empty_like(p, requires_grad=False)
         with without_values(), Counters():
             type(original).step(copy)

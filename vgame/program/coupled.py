@@ -1,8 +1,8 @@
 """Which optimizers of a task step together: those that share an object which a step could change.
 
-In: a task. Out: its optimizers in companies, each with its schedulers. A company is copied as a whole, so the copies
-share objects as the originals do: a rate that is a tensor, a counter, an optimizer that another one or a scheduler
-holds.
+In: a task. Out: its optimizers, coupled ones together, with their schedulers. Coupled ones are copied as a whole, so
+the copies share objects as the originals do: a rate that is a tensor, a counter, an optimizer that another one or a
+scheduler holds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from vgame.tasks.task import Task
 
 
 @dataclass(frozen=True)
-class Company:
-    """Optimizers and their schedulers, in the order of their steps."""
+class Coupled:
+    """Optimizers that share something, and their schedulers, in the order of their steps."""
 
     optimizers: Sequence[Optimizer]
     schedulers: Sequence[LRScheduler]
@@ -43,10 +43,10 @@ class Company:
         return copied(self.optimizers, self.schedulers, self.model)
 
 
-def companies_of(task: Task) -> list[Company]:
-    """Every optimizer of the task is in one company."""
+def coupled_of(task: Task) -> list[Coupled]:
+    """Every optimizer of the task is in one of them."""
     if len(task.optimizers) == 1:
-        return [Company(task.optimizers, task.schedulers, task.model)]
+        return [Coupled(task.optimizers, task.schedulers, task.model)]
     owners = [_owner(task, scheduler) for scheduler in task.schedulers]
     own = [[s for s, o in zip(task.schedulers, owners, strict=True) if o is each] for each in task.optimizers]
     copies = [objects_copied(o, s, task.model) for o, s in zip(task.optimizers, own, strict=True)]
@@ -60,17 +60,17 @@ def companies_of(task: Task) -> list[Company]:
     for n in range(len(copies)):
         joined = [group for group in groups if any(is_tied(n, m) for m in group)]
         groups = [group for group in groups if group not in joined] + [{n}.union(*joined)]
-    return [_company(task, owners, [task.optimizers[n] for n in sorted(group)]) for group in groups]
+    return [_coupled(task, owners, [task.optimizers[n] for n in sorted(group)]) for group in groups]
 
 
-def company_of(companies: Sequence[Company], optimizer: Optimizer) -> Company:
-    """The company of an optimizer."""
-    return next(each for each in companies if any(o is optimizer for o in each.optimizers))
+def coupled_with(coupled: Sequence[Coupled], optimizer: Optimizer) -> Coupled:
+    """The one that an optimizer is in."""
+    return next(each for each in coupled if any(o is optimizer for o in each.optimizers))
 
 
-def _company(task: Task, owners: Sequence[Optimizer], optimizers: Sequence[Optimizer]) -> Company:
+def _coupled(task: Task, owners: Sequence[Optimizer], optimizers: Sequence[Optimizer]) -> Coupled:
     of = [s for s, owner in zip(task.schedulers, owners, strict=True) if any(owner is o for o in optimizers)]
-    return Company(optimizers, of, task.model)
+    return Coupled(optimizers, of, task.model)
 
 
 def _owner(task: Task, scheduler: LRScheduler) -> Optimizer:
