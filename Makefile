@@ -43,7 +43,7 @@ wide: $(READY) $(NODE_READY) ## the longest tests, and more cases of what `make 
 FROM ?= 0
 COUNT ?= 1000
 
-simulate: $(READY) $(NODE_READY) ## COUNT games from seed FROM on, with every fault of chain, nodes and strangers; SALES=--sales: deliveries, --several, --endpoints, --bonuses: docs/simulation.json
+simulate: $(READY) $(NODE_READY) ## COUNT games from seed FROM on, with every fault of chain, nodes and strangers; SALES=--sales: deliveries, --several, --endpoints, --logged, --bonuses: docs/simulation.json
 	@OMP_NUM_THREADS=1 $(BIN)/python scripts/simulate.py $(FROM) $(COUNT) $(SALES)
 
 broken: $(READY) $(NODE_READY) ## seeds, LIMIT a range at most, until players with one rule broken are found: docs/broken_players.json

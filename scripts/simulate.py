@@ -3,7 +3,7 @@
 yet played on this commit, and adds them to docs/simulation.json; a failing seed is printed with the shortest tape that
 fails too. `--tape HEX` plays a tape again, `--seed N` a seed, and prints the story. `--sales`: stories of deliveries;
 `--several`: each role is played twice, once with a hostile node; `--endpoints`: each role queries three nodes, one of
-which is hostile; `--bonuses`: stories of bonuses.
+which is hostile; `--logged`: disputes in mode `logged`; `--bonuses`: stories of bonuses.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from bazaar import Bazaar  # noqa: E402
 from bonuses import Bonuses  # noqa: E402
 from chorus import Chorus  # noqa: E402
 from code_only import last_change  # noqa: E402
+from logged import Logged  # noqa: E402
 from sale import Sale  # noqa: E402
 from several import Several  # noqa: E402
 from story import Story  # noqa: E402
@@ -57,11 +58,14 @@ UNSOLD = tuple(f"tests/simulation/{name}.py" for name in OF_SALES if name != "ma
 HTTP = ("vgame/chain/http.py",)  # not run by a role with one endpoint in a story of disputes
 LOOKS = ("vgame/chain/look.py", "vgame/chain/turns.py")  # of turns.py a role with one endpoint runs only the last lines
 SEVERAL = tuple(f"tests/simulation/{name}.py" for name in ("hostile", "several"))
+LOGGED = ("tests/simulation/logged.py",)
 TURNS = tuple(f"tests/simulation/{name}.py" for name in ("bazaar", "chorus"))  # a role has several endpoints
 UNUSED = {
-    "dispute": (*UNPLAYED, *SALES, *HTTP, *SEVERAL, *TURNS, *LOOKS), "sale": (*UNPLAYED, *SEVERAL, *TURNS, *LOOKS),
-    "several": (*UNPLAYED, *SALES, *HTTP, *TURNS, *LOOKS), "chorus": (*UNPLAYED, *SALES), "bazaar": UNPLAYED,
-    "bonus": (*SEVERAL, *TURNS, *UNSOLD, *LOOKS),
+    "dispute": (*UNPLAYED, *SALES, *HTTP, *SEVERAL, *TURNS, *LOOKS, *LOGGED),
+    "logged": (*UNPLAYED, *SALES, *HTTP, *SEVERAL, *TURNS, *LOOKS),
+    "sale": (*UNPLAYED, *SEVERAL, *TURNS, *LOOKS, *LOGGED),
+    "several": (*UNPLAYED, *SALES, *HTTP, *TURNS, *LOOKS, *LOGGED), "chorus": (*UNPLAYED, *SALES, *LOGGED),
+    "bazaar": (*UNPLAYED, *LOGGED), "bonus": (*SEVERAL, *TURNS, *UNSOLD, *LOOKS, *LOGGED),
 }  # fmt: skip
 TESTS = (*(f"tests/game/{name}.py" for name in GAME), "tests/twin/deployed.py", "tests/simulation")
 PLAYED = (*(f"vgame/{room}" for room in ROOMS), "contracts", *TESTS)
@@ -70,10 +74,11 @@ BESIDE = (":(exclude)*/test_*.py", ":(exclude)*/broken*", ":(exclude)contracts/f
 WHOLE = tuple(f"vgame/{name}" for name in ("api_bonus.py", "api_evaluation.py", "execute", "runs", "tasks", "program"))
 STORIES: dict[str, type[Story]] = {
     "dispute": Story, "sale": Sale, "several": Several, "chorus": Chorus, "bazaar": Bazaar, "bonus": Bonuses,
+    "logged": Logged,
 }  # fmt: skip
 FLAGS = {
     "dispute": "", "sale": "--sales ", "several": "--several ", "chorus": "--endpoints ", "bazaar": "--market ",
-    "bonus": "--bonuses ",
+    "bonus": "--bonuses ", "logged": "--logged ",
 }  # fmt: skip
 SAME = ("inside", "commit", "story")
 PART = 500  # seeds between two records
@@ -171,6 +176,7 @@ def main() -> int:
         ("chorus", "three nodes a role"),
         ("bazaar", "deliveries, three nodes a role"),
         ("bonus", "bonuses"),
+        ("logged", "mode logged"),
     ):
         parser.add_argument(
             FLAGS[kind].strip(), dest="kind", action="store_const", const=kind, default="dispute", help=what

@@ -18,9 +18,11 @@ from broken import CASTS
 from broken_bazaar import BROKEN as OF_BAZAARS
 from broken_bonus import BROKEN as OF_BONUSES
 from broken_chorus import BROKEN as OF_CHORUSES
+from broken_logged import BROKEN as OF_LOGGED
 from broken_sales import BROKEN as OF_SALES
 from broken_several import BROKEN as OF_SEVERAL
 from chorus import Chorus
+from logged import Logged
 from sale import Sale
 from several import Several
 from story import Story
@@ -32,6 +34,7 @@ PLAYERS: Mapping[str, Mapping[str, Any]] = {
     "bonus": OF_BONUSES,
     "chorus": OF_CHORUSES,
     "dispute": CASTS,
+    "logged": OF_LOGGED,
     "sale": OF_SALES,
     "several": OF_SEVERAL,
 }
@@ -51,6 +54,7 @@ PLAYS: Mapping[str, Callable[[int, Any], Any]] = {
     "bonus": lambda seed, broken: Bonuses(Tape(seed), patches=broken).play(),
     "chorus": _patched(Chorus),
     "dispute": lambda seed, broken: Story(Tape(seed), cast=broken).play(),
+    "logged": _patched(Logged),
     "sale": lambda seed, broken: Sale(Tape(seed), patches=broken).play(),
     "several": lambda seed, broken: Several(Tape(seed), patches=broken).play(),
 }

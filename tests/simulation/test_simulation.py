@@ -42,7 +42,7 @@ def test_a_broken_player_is_found(name: str) -> None:
     assert found_by("dispute", name, SEEDS) is not None
 
 
-@pytest.mark.parametrize("kind", ["dispute", "sale", "several", "chorus", "bazaar"])
+@pytest.mark.parametrize("kind", ["dispute", "sale", "several", "chorus", "bazaar", "logged"])
 def test_a_story_runs_no_code_that_its_commit_excludes(kind: str) -> None:
     """The files that `simulate.commit` leaves out for this kind of story."""
     called: set[str] = set()
