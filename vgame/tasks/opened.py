@@ -36,6 +36,7 @@ SINKS = (
     threading.Thread, threading.Condition, Executor, Future, multiprocessing.process.BaseProcess, subprocess.Popen,
     socket.socket, asyncio.AbstractEventLoop, cProfile.Profile, NonCallableMock,
 )  # fmt: skip
+HOLDERS = (logging.Logger, logging.LoggerAdapter, Future)
 TRAINING = (torch.optim.Optimizer, LRScheduler)
 COLLECTIONS = (list, dict, set)
 FUNCTIONS = (FunctionType, MethodType, partial)
@@ -61,7 +62,7 @@ def of_library(value: Any) -> list[tuple[Any, Any]]:
         return []
     held = getattr(value, "__dict__", {})
     if isinstance(value, SINKS):
-        kinds = (*PLAIN, *COLLECTIONS) if isinstance(value, logging.Logger | logging.LoggerAdapter) else PLAIN
+        kinds = (*PLAIN, *COLLECTIONS) if isinstance(value, HOLDERS) else PLAIN
         return [(k, v) for k, v in held.items() if type(v) in kinds]
     if isinstance(value, TRAINING):
         return list(held.items())

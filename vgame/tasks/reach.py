@@ -13,6 +13,8 @@ import dis
 import functools
 import gc
 import random
+import re
+import struct
 import sys
 import threading
 import weakref
@@ -48,8 +50,12 @@ import torch
 from torch import nn
 
 from vgame.system.installed import is_installed, is_of_user, is_own_module
+from vgame.tasks.by_name import named_at_run_time, of_code, of_library_class, set_by_the_user
 from vgame.tasks.opened import LEAVES, PLAIN, attributes, functions_of, of_library, position, referents, wrapped
 
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
+#: Iterators of C that do not show their position.
+OPAQUE = (type(re.compile("").scanner("")), type(struct.iter_unpack("b", b"")), type(iter(memoryview(b""))))
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 CACHED = functools._lru_cache_wrapper
 NUMBERS = (np.generic, Decimal, Fraction, date, timedelta)
@@ -112,6 +118,10 @@ def state(value: Any) -> Any:
         return _bytes(value)
     if isinstance(value, StringIO | BytesIO):
         return value.getvalue()
+    if isinstance(value, LOCKS):
+        return repr(value)
+    if isinstance(value, OPAQUE):
+        return object()  # differs from itself
     if isinstance(value, dict):
         keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
         parts = dict.values(value) if _size(value) > MOST_PARTS else ()
@@ -189,7 +199,7 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, GeneratorType):
         return [*value.gi_frame.f_locals.items(), *referents(value)] if value.gi_frame else []
     if isinstance(value, type):
-        return [*of_class(value), *_classes(type(value))] if is_own_class(value) else []
+        return [*of_class(value), *_classes(type(value))] if is_own_class(value) else of_library_class(value)
     if isinstance(value, weakref.ref):
         return [("", value())]
     if isinstance(value, np.ndarray):
@@ -217,7 +227,8 @@ def _of_object(value: Any) -> list[tuple[Any, Any]]:
             if isinstance(slot, MemberDescriptorType) and name not in ("__dict__", "__weakref__"):
                 with suppress(AttributeError):
                     held[name] = slot.__get__(value)
-    return [*parts, *held.items(), *_classes(kind)] or referents(value)  # of C, in another library
+    classes = [("", each) for each in kind.__mro__ if is_own_class(each) or issubclass(each, nn.Module)]
+    return [*parts, *held.items(), *classes] or referents(value)  # of C, in another library
 
 
 def _classes(kind: type) -> list[tuple[str, type]]:
@@ -259,7 +270,8 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
         read[name] = value
         used = used | {name: line}
     for name, value in list(read.items()):
-        read |= _parts_named(name, value, named)
+        read |= _parts_named(name, value, named) | of_code(name, value, named)
+    read |= named_at_run_time(named)
     file, own_place = Path(code.co_filename).name, getattr(function, "place", None)  # of an adapter's function
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     lines = {n: f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})" for n in read}
@@ -323,7 +335,7 @@ def _parts_named(name: str, value: Any, names: frozenset[str], depth: int = 2) -
     held = vars(value)
     for each in [name for name in names if name in held]:
         part = held[each]
-        if own or type(part) in PLAIN:
+        if own or set_by_the_user(value, part):
             found[f"{name}.{each}"] = part
         if depth > 1 and isinstance(part, ModuleType | type) and not _is_own(part):
             found |= _parts_named(f"{name}.{each}", part, names, depth - 1)

@@ -1,0 +1,32 @@
+"""A counter is found where a function reaches it by a name made at run time, through a library, or in an object of C:
+it would be captured with its first value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from distant_counters import COUNTERS
+from library_counters import Count
+from optimizer_steps import data, network
+from optimizer_steps import loss as usual_loss
+from torch import optim
+
+from vgame.errors import ProgramError
+from vgame.program.capture import capture
+from vgame.tasks.task import Task
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.mark.parametrize("make", COUNTERS.values(), ids=COUNTERS)
+def test_a_counter_is_refused(make: Callable[[], Count]) -> None:
+    count = make()
+
+    def loss(model: Any, batch: Any) -> Any:
+        return usual_loss(model, batch) * (2.0 if count() > 8 else 1.0)
+
+    model = network()
+    with pytest.raises(ProgramError, match=r"the loss or the model changes .*, which a program does not record"):
+        capture(Task(model, loss, optim.SGD(model.parameters(), lr=0.1), data(), 16))
