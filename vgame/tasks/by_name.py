@@ -35,13 +35,14 @@ def named_at_run_time(names: Collection[str]) -> dict[str, Any]:
     decimals."""
     found = dict(_of_modules()) if not ANY_NAME.isdisjoint(names) else {}
     if "getLogger" in names:
-        for name, held in list(logging.Logger.manager.loggerDict.items()):
-            found |= {f"logging.getLogger({name!r}).{k}": v for k, v in vars(held).items() if k not in _FIELDS}
+        loggers = [held for held in logging.Logger.manager.loggerDict.values() if isinstance(held, logging.Logger)]
+        for held in (logging.root, *loggers):
+            own = {k: v for k, v in vars(held).items() if k not in _FIELDS}
+            found |= {f"logging.getLogger({held.name!r}).{k}": v for k, v in own.items()}
     if "getcontext" in names:
-        held = decimal.getcontext()
-        found["decimal.getcontext()"] = repr(
-            (held.prec, held.rounding, held.Emin, held.Emax, held.capitals, held.clamp)
-        )
+        context = decimal.getcontext()
+        fields = (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp)
+        found["decimal.getcontext()"] = repr(fields)
     return found
 
 
