@@ -9,7 +9,7 @@ import decimal
 import logging
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -20,8 +20,12 @@ from vgame.system.installed import is_of_user
 from vgame.tasks.opened import PLAIN
 
 CONTAINERS = (list, dict, set, deque)
-#: Functions and attributes by which code finds an object of a module under any name.
-ANY_NAME = {"globals", "vars", "eval", "exec", "getattr", "attrgetter", "__dict__", "modules", "import_module"}
+#: Functions by which code finds objects of its own module under any name.
+OWN = {"globals", "vars", "eval", "exec"}
+#: The same, by attributes of `sys`, `importlib` or `operator`.
+OTHER = {"modules", "import_module", "attrgetter"}
+#: Functions and attributes by which code finds objects of a module that it names.
+OF_MODULE = {"getattr", "vars", "__dict__"}
 #: Modules whose containers change by themselves.
 RESTLESS = {"sys", "os", "gc", "warnings", "linecache", "logging", "threading", "re", "importlib"}
 #: Texts and dictionaries of functions and classes that code may change by these names.
@@ -30,29 +34,32 @@ LARGE = 2**20  # bytes of an array that is not compared if only its name may be 
 _FIELDS = {*vars(logging.Logger("")), "_cache"}
 
 
-def named_at_run_time(names: Collection[str]) -> dict[str, Any]:
-    """The values that code with these names may reach: objects of all modules of the user, loggers, the context of
-    decimals."""
-    found = dict(_of_modules()) if not ANY_NAME.isdisjoint(names) else {}
+def named_at_run_time(
+    used: Collection[str], names: Collection[str], own: dict[str, Any], read: dict[str, Any]
+) -> dict[str, Any]:
+    """The values that a function may reach by names that are made at run time: objects of its own module and of the
+    user's modules among the values that it reads, loggers, the context of decimals. used: the globals that it uses;
+    names: also the attributes."""
+    modules = {own.get("__name__"): own} if not OWN.isdisjoint(used) or not OTHER.isdisjoint(names) else {}
+    if not OF_MODULE.isdisjoint(names):
+        named = [value for value in read.values() if type(value) is ModuleType and _is_users(value.__name__)]
+        modules |= {module.__name__: vars(module) for module in named}
+    found = {
+        f"{name} (of the module {module})": value
+        for module, held in modules.items()
+        for name, value in held.items()
+        if not name.startswith("__") and _may_count(value)
+    }
     if "getLogger" in names:
         loggers = [held for held in logging.Logger.manager.loggerDict.values() if isinstance(held, logging.Logger)]
         for held in (logging.root, *loggers):
-            own = {k: v for k, v in vars(held).items() if k not in _FIELDS}
-            found |= {f"logging.getLogger({held.name!r}).{k}": v for k, v in own.items()}
+            added = {k: v for k, v in vars(held).items() if k not in _FIELDS}
+            found |= {f"logging.getLogger({held.name!r}).{k}": v for k, v in added.items()}
     if "getcontext" in names:
         context = decimal.getcontext()
         fields = (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp)
         found["decimal.getcontext()"] = repr(fields)
     return found
-
-
-def _of_modules() -> Iterator[tuple[str, Any]]:
-    """Containers and objects of the user's modules. Numbers and texts are compared for every loss."""
-    for module in list(sys.modules.values()):
-        if type(module) is ModuleType and _is_users(module.__name__):
-            for name, value in list(vars(module).items()):
-                if not name.startswith("__") and _may_count(value):
-                    yield f"{name} (of the module {module.__name__})", value
 
 
 def _may_count(value: Any) -> bool:

@@ -271,7 +271,7 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
         used = used | {name: line}
     for name, value in list(read.items()):
         read |= _parts_named(name, value, named) | of_code(name, value, named)
-    read |= named_at_run_time(named)
+    read |= named_at_run_time(used, named, function.__globals__, read)
     file, own_place = Path(code.co_filename).name, getattr(function, "place", None)  # of an adapter's function
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     lines = {n: f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})" for n in read}
