@@ -3,11 +3,11 @@ it would be captured with its first value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from distant_counters import COUNTERS
+from distant_counters import ADDED, COUNTERS
 from library_counters import Count
 from optimizer_steps import data, network
 from optimizer_steps import loss as usual_loss
@@ -18,6 +18,14 @@ from vgame.program.capture import capture
 from vgame.tasks.task import Task
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(autouse=True)
+def libraries_as_before() -> Iterator[None]:
+    yield
+    for owner, name in ADDED:
+        if name in vars(owner):
+            delattr(owner, name)
 
 
 @pytest.mark.parametrize("make", COUNTERS.values(), ids=COUNTERS)
