@@ -79,6 +79,33 @@ def test_a_mounted_file_is_found_before_the_payment() -> None:
     assert registry._is_mounted(Path("/proc")) and not registry._is_mounted(Path(__file__))
 
 
+def test_mount_points_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the list of mounts, spaces and controls are octal; other bytes need not be text."""
+    table = b"22 1 0:5 / /caf\xe9 rw - tmpfs none rw\n23 1 0:5 / /a\\040b\xc2\x85 rw - tmpfs none rw\n"
+    monkeypatch.setattr(Path, "read_bytes", lambda _: table)
+    found = [registry._is_mounted(Path(os.fsdecode(name))) for name in (b"/caf\xe9", b"/a b\xc2\x85", b"/a")]
+    assert found == [True, True, False]
+
+
+def test_a_file_of_another_user_in_a_sticky_folder_is_found_before_the_payment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "games.json").write_text("{}")
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(VgameError, match="only its owner may replace it; nothing was deployed"):
+        registry.check_room(tmp_path / "games.json", 5)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_a_registry_keeps_its_owner(game: vgame.Game, tmp_path: Path) -> None:
+    games = tmp_path / "games.json"
+    games.write_text("{}")
+    os.chown(games, 2_001, 3_000)
+    record(games, game)
+    assert (games.stat().st_uid, games.stat().st_gid) == (2_001, 3_000)
+
+
 def test_a_registry_keeps_its_mode(game: vgame.Game, tmp_path: Path) -> None:
     games = tmp_path / "games.json"
     games.write_text("{}")

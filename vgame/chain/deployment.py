@@ -14,10 +14,10 @@ import rlp
 from web3 import Web3
 
 from vgame.chain.abi import artifact
-from vgame.chain.agreed import agreed_soon, median_of, replies_of, retried
+from vgame.chain.agreed import agreed, median_of, replies_of, retried
 from vgame.chain.anywhere import anywhere
 from vgame.chain.connection import RefusedError, quantity
-from vgame.chain.final import most_answering
+from vgame.chain.final import most
 from vgame.chain.records import sized
 from vgame.chain.sending import send_until
 from vgame.chain.wallet import Wallet, deploy_game
@@ -26,7 +26,6 @@ from vgame.system.progress import NULL_PROGRESS, NullProgress
 
 MORE = 3  # transactions of other processes with this key that may come before one part is created
 BACK = 24  # other transactions of the account among its last ones, between and after the parts
-FURTHEST = 1_000  # transactions after the last part that are searched for the next one
 ORDER = ("Pointwise", "Referee", "Logged", "Settlement", "Delivery", "VerificationGame")  # as in `deploy_game`
 
 
@@ -58,10 +57,22 @@ class _Creation(Wallet):
         super().announce(number, digest)
         self.sent.append(digest)
 
-    def failed(self) -> int:
-        """1 if one of the transactions took effect and failed, as the endpoint in use shows it; 0 otherwise."""
-        receipts = (self.chain.receipt(digest, 0) for digest in self.sent)
-        return int(any(receipt is not None and receipt["status"] != 1 for receipt in receipts))
+    def deploy(self, name: str, *args: Any) -> str:
+        try:
+            return super().deploy(name, *args)
+        except ChainError as problem:
+            if type(problem) is not ChainError:
+                raise
+            raise ChainError(self.chain.shown(problem)) from None  # it quotes the endpoint
+
+    def in_vain(self) -> bool:
+        """Whether the number may be used by a transaction that failed, as the endpoint in use shows it: one of these
+        has failed, or none of these is shown though the number is used."""
+        receipts = [found for digest in self.sent if (found := self.chain.receipt(digest, 0)) is not None]
+        if receipts or not self.sent:
+            return any(receipt["status"] != 1 for receipt in receipts)
+        eth = self.chain.web3.eth
+        return self.chain.ask(lambda: quantity(eth.get_transaction_count(self.address, "latest"))) > self.number
 
 
 class _Parts:
@@ -69,21 +80,20 @@ class _Parts:
 
     def __init__(self, wallet: Wallet, names: Sequence[str], before: Callable[[], None] = lambda: None) -> None:
         self.wallet, self.names, self.before, self.sends = wallet, names, before, 0
-        #: Number of the first transaction that may have created the next part.
-        self.first = max(self._least() - len(names) - BACK, 0)
-
-    def _least(self) -> int:
-        """The least transaction count of an endpoint that is not far below the median. The median alone would not do:
-        where most endpoints fail to answer it can be too high, and parts before it would be paid again."""
-        chain = self.wallet.chain
-        counts = sorted(replies_of(chain, lambda: chain.ask(lambda: self._count(chain.web3.eth))))
-        if chain.turns:
-            chain.turns.check_enough(len(counts))
-        return min(count for count in counts if count >= counts[len(counts) // 2] - FURTHEST // 2)
+        self.after = 0  # number of the first transaction after those that have created parts in this run
+        self.tried: _Creation | None = None  # the last attempt to create the part that is created now
 
     def _next(self) -> int:
-        """Number of the account's next transaction."""
-        return anywhere(self.wallet.chain, lambda: self.wallet.chain.median(self._count))
+        """Number of the account's next transaction: the highest one that more than half of all endpoints show, so that
+        no minority of them can raise it."""
+        chain = self.wallet.chain
+        counts = replies_of(chain, lambda: chain.ask(lambda: self._count(chain.web3.eth)))
+        if len(counts) < most(chain):
+            raise NotYet(
+                f"{len(counts)} of the endpoints answer, {most(chain)} are needed, so that none decides alone: give "
+                "others, or leave out those that do not answer"
+            )
+        return sorted(counts, reverse=True)[most(chain) - 1]
 
     def _count(self, eth: Any) -> int:
         return quantity(eth.get_transaction_count(self.wallet.address, "latest"))
@@ -95,60 +105,53 @@ class _Parts:
 
     def _deploy(self, name: str, args: tuple[str, ...]) -> str:
         number = self._next()  # read first, so that `made` sees the effect of all transactions with lower numbers
-        self._check(number)
-        made = lambda *_: self._made(name, args, number)  # noqa: E731
-        address = agreed_soon(self.wallet.chain, f"the address of {name}", made)
+        if number < self.after:
+            raise NotYet(
+                f"most endpoints show {number} transactions of {self.wallet.address}, where {self.after} have created "
+                "parts: a block was replaced, or they lag; run the command again"
+            )
+        numbers = range(max(number - len(self.names) - BACK, self.after), number + MORE)
+        made = lambda *_: self._made(name, args, number, numbers)  # noqa: E731
+        address = agreed(self.wallet.chain, f"the address of {name}", made, most)
         if not address:
             address = self._send(name, args, number, made)
-        self.first = 1 + next(n for n in range(self.first, number + MORE) if self._address(n) == address)
+        self.after, self.tried = 1 + next(n for n in numbers if self._address(n) == address), None
         return address
-
-    def _check(self, number: int) -> None:
-        """NotYet if a replaced block has taken transactions back that created parts. ChainError if there are more
-        transactions than can be searched."""
-        chain, address = self.wallet.chain, self.wallet.address
-        if number < self.first:
-            raise NotYet(
-                f"{chain.url} shows {number} transactions of {address}, where {self.first} have created parts: a block "
-                "was replaced, or the endpoint lags; run the command again"
-            )
-        if number > self.first + FURTHEST:
-            raise ChainError(
-                f"{chain.url} shows {number} transactions of {address}, where {self.first} have created parts; use an "
-                "account that sends nothing else, or another endpoint"
-            )
 
     def _send(self, name: str, args: tuple[str, ...], number: int, made: Callable[..., str]) -> str:
         if not self.sends:
             self._check_funds(name)
             self.before()
         self.sends += 1
-        wallet = _Creation(self.wallet, number, most_gas(name))
+        tried, wallet = self.tried, _Creation(self.wallet, number, most_gas(name))
+        if tried and tried.number < number:
+            self._refuse_in_vain(tried, name)
+        wallet.sent = tried.sent if tried and tried.number == number else wallet.sent
+        self.tried = wallet
         try:
-            return send_until(wallet, f"deploy {name}", lambda: wallet.deploy(name, *args), made, most_answering)
-        except (NotYet, EndpointError, RefusedError) as problem:
-            self._refuse_failed(wallet, name, problem)
+            return send_until(wallet, f"deploy {name}", lambda: wallet.deploy(name, *args), made, most)
+        except (NotYet, EndpointError, RefusedError):
+            self._refuse_in_vain(wallet, name)
             raise
 
-    def _refuse_failed(self, wallet: _Creation, name: str, problem: VgameError) -> None:
-        """ChainError if a creation took effect and failed, or may have: then it is not sent again."""
+    def _refuse_in_vain(self, wallet: _Creation, name: str) -> None:
+        """ChainError if a creation has failed, or may have: then it is not sent again."""
+        chain = wallet.chain
         try:
-            failed = median_of(wallet.chain, wallet.failed)
-        except VgameError as unread:
+            shown = retried(chain, lambda: agreed(chain, "a failure", wallet.in_vain, most), ChainError, NotYet)
+        except VgameError:
+            shown = True
+        if shown:
             raise ChainError(
-                f"{problem}; and whether the transaction that creates {name} failed cannot be read ({unread}): run the "
-                "command again when the endpoints answer"
-            ) from None
-        if failed:
-            raise ChainError(
-                f"the transaction that creates {name} failed, and its gas is paid: this chain needs more gas than the "
-                "EVM's rules, so another run would fail again"
+                f"transaction {wallet.number} of {wallet.address}, which creates {name}, has failed, or nothing shows "
+                "that it has not. Its gas may be paid, perhaps because this chain needs more gas than the EVM's rules; "
+                "another run would send it again"
             ) from None
 
-    def _made(self, name: str, args: tuple[str, ...], number: int) -> str:
-        """The address of a part that one of the transactions from `first` to a few after `number` has created; empty if
-        there is none. NotYet at an endpoint that does not have all transactions before `number`."""
-        chain, addresses = self.wallet.chain, [self._address(n) for n in range(self.first, number + MORE)]
+    def _made(self, name: str, args: tuple[str, ...], number: int, numbers: range) -> str:
+        """The address of the newest part that one of the transactions with these numbers has created; empty if there is
+        none. NotYet at an endpoint that does not have all transactions before `number`."""
+        chain, addresses = self.wallet.chain, [self._address(n) for n in reversed(numbers)]
         with chain.pinned():  # one state: of a balancer's nodes one may be behind
             count, codes = self._look(addresses)
         if count < number:

@@ -25,7 +25,7 @@ from web3 import Web3
 from vgame.chain.agreed import agreed
 from vgame.chain.connect import named_chain
 from vgame.chain.connection import Chain
-from vgame.chain.final import most_answering
+from vgame.chain.final import most
 from vgame.chain.game import PARTS, Game
 from vgame.chain.records import ZERO_ADDRESS, checksum_address
 from vgame.errors import ChainError, VgameError
@@ -45,8 +45,8 @@ def check_room(path: Path, chain_id: int) -> None:
     part = {"address": ZERO_ADDRESS, "code": bytes(32).hex()}
     data = _text(path, known | {str(chain_id): {"game": ZERO_ADDRESS, "parts": dict.fromkeys(PARTS, part)}})
     try:
-        if path.exists() and not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, "it is read-only")
+        if path.exists() and (not os.access(path, os.W_OK) or _is_sticky(path)):
+            raise PermissionError(errno.EACCES, "only its owner may replace it")
         if _is_mounted(path):
             raise OSError(errno.EBUSY, "it is mounted alone, so it cannot be replaced: mount its folder")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,18 @@ def check_room(path: Path, chain_id: int) -> None:
 
 def _is_mounted(path: Path) -> bool:
     """Is the file a mount point, as in a container?"""
+    name = os.fsencode(path).replace(b"\\", rb"\134")
+    for letter in b" \t\n":
+        name = name.replace(bytes([letter]), b"\\%03o" % letter)
     with suppress(OSError):  # not on this system
-        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        return str(path).replace("\\", r"\134").replace(" ", r"\040") in points
+        return name in [line.split(b" ")[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
     return False
+
+
+def _is_sticky(path: Path) -> bool:
+    """May only the owner of the file, or of its folder, replace it?"""
+    folder = path.parent.stat()
+    return bool(folder.st_mode & stat.S_ISVTX) and os.geteuid() not in (0, folder.st_uid, path.stat().st_uid)
 
 
 def _text(path: Path, known: dict[str, Any]) -> bytes:
@@ -88,7 +96,7 @@ def record(path: Path, game: Game) -> None:
     """Add the game to the file; VgameError if it holds another game of the same chain. NotYet unless more than half of
     the endpoints that answer show the same parts."""
     path, chain = _followed(path), game.chain
-    shown = agreed(chain, "the parts of the game", lambda: _parts(game), most_answering)
+    shown = agreed(chain, "the parts of the game", lambda: _parts(game), most)
     parts = {name: {"address": address, "code": code} for name, address, code in shown}
     with suppress(OSError):  # `write_atomic` names the problem
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,8 +105,12 @@ def record(path: Path, game: Game) -> None:
         if (held := known.get(str(chain.chain_id))) and held["game"].lower() != game.address.lower():
             raise _is_held(path, chain.chain_id, held["game"])
         known[str(chain.chain_id)] = {"game": game.address, "parts": parts}
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else MODE
-        write_atomic(path, _text(path, known), mode)
+        before = path.stat() if path.exists() else None
+        write_atomic(path, _text(path, known), stat.S_IMODE(before.st_mode) if before else MODE)
+        for owner in (before.st_uid, -1) if before else ():
+            with suppress(OSError):  # as far as this user may
+                os.chown(path, owner, before.st_gid)
+                break
 
 
 @contextmanager
