@@ -94,7 +94,7 @@ def _is_held(path: Path, chain_id: int, game: str) -> VgameError:
 
 def record(path: Path, game: Game) -> None:
     """Add the game to the file; VgameError if it holds another game of the same chain. NotYet unless more than half of
-    the endpoints that answer show the same parts."""
+    all endpoints show the same parts."""
     path, chain = _followed(path), game.chain
     shown = agreed(chain, "the parts of the game", lambda: _parts(game), most)
     parts = {name: {"address": address, "code": code} for name, address, code in shown}
