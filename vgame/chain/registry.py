@@ -25,7 +25,7 @@ from web3 import Web3
 from vgame.chain.agreed import agreed
 from vgame.chain.connect import named_chain
 from vgame.chain.connection import Chain
-from vgame.chain.final import most
+from vgame.chain.final import most_answering
 from vgame.chain.game import PARTS, Game
 from vgame.chain.records import ZERO_ADDRESS, checksum_address
 from vgame.errors import ChainError, VgameError
@@ -94,9 +94,9 @@ def _is_held(path: Path, chain_id: int, game: str) -> VgameError:
 
 def record(path: Path, game: Game) -> None:
     """Add the game to the file; VgameError if it holds another game of the same chain. NotYet unless more than half of
-    all endpoints show the same parts."""
+    the endpoints that answer show the same parts."""
     path, chain = _followed(path), game.chain
-    shown = agreed(chain, "the parts of the game", lambda: _parts(game), most)
+    shown = agreed(chain, "the parts of the game", lambda: _parts(game), most_answering)
     parts = {name: {"address": address, "code": code} for name, address, code in shown}
     with suppress(OSError):  # `write_atomic` names the problem
         path.parent.mkdir(parents=True, exist_ok=True)
