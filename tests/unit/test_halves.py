@@ -14,7 +14,7 @@ from vgame.arithmetic import certified
 from vgame.arithmetic.functions import Function
 from vgame.arithmetic.indexed_matrix import IndexedMatrix, in_place
 from vgame.arithmetic.numba.compiled import compiled
-from vgame.arithmetic.torch import digits
+from vgame.arithmetic.torch import digits, products
 from vgame.commit.tensor import to_words
 from vgame.execute.executor import Executor
 from vgame.execute.memory import words_at_once
@@ -44,6 +44,17 @@ def numbers(*shape: int, edges: bool = False) -> torch.Tensor:
     if edges:
         x.view(-1)[: len(EDGES)] = torch.tensor(EDGES).bfloat16()
     return x
+
+
+def test_a_view_that_reads_words_more_than_once_stays_a_view() -> None:
+    """A sliding window, and a batch of stride 0, beside an operand of words."""
+    numbers = torch.randn(1_400).bfloat16()
+    for x in (numbers.as_strided((1, 900, 501), (0, 1, 1)), numbers[:1_200].view(30, 40).expand(7, 30, 40)):
+        other = torch.randn(x.shape[0], 3, x.shape[2])
+        read, _ = products.readable(x, other)
+        assert read.dtype == torch.float32 and torch.equal(read, x.float())
+        assert read.untyped_storage().nbytes() <= 4 * numbers.numel()
+        assert same(certified.dot(x, other), certified.dot(x.float(), other))
 
 
 def words_of(x: torch.Tensor) -> torch.Tensor:

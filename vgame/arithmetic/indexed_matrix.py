@@ -144,8 +144,13 @@ def places_of(x: Tensor | IndexedMatrix) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def matrix_in_words(x: Matrix) -> Matrix:
-    """The matrix of binary32 words, if those in memory are bfloat16."""
-    return in_words(x) if isinstance(x, Tensor) else replace(x, memory=in_words(x.memory))
+    """The matrix of binary32 words, if those in memory are bfloat16. A view that reads words more than once stays a
+    view: its memory is widened."""
+    if not isinstance(x, Tensor):
+        return replace(x, memory=in_words(x.memory))
+    if x.dtype == torch.bfloat16 and x.numel() > (memory := compiled.flat_tensor(x)).numel():
+        return in_words(memory).as_strided(x.shape, x.stride())
+    return in_words(x)
 
 
 def fold(source: Tensor | Mirrored, shape: tuple[int, int, int]) -> Matrix:
