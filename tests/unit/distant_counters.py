@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import decimal
+import inspect
 import logging
 import math
 import re
@@ -137,6 +138,41 @@ def by_sys_modules() -> Count:
     return count
 
 
+def by_a_frame() -> Count:
+    def count() -> float:
+        add_first(sys._getframe().f_globals["LIST" + "ED"])
+        return sys._getframe().f_globals["LIST" + "ED"][0]
+
+    return count
+
+
+def by_a_function_s_globals() -> Count:
+    def count() -> float:
+        add_first(by_eval.__globals__["LIST" + "ED"])
+        return by_eval.__globals__["LIST" + "ED"][0]
+
+    return count
+
+
+def by_inspect() -> Count:
+    def count() -> float:
+        held = inspect.getmodule(by_eval).__dict__["LIST" + "ED"]
+        add_first(held)
+        return held[0]
+
+    return count
+
+
+def of_a_reentrant_lock() -> Count:
+    held = threading.RLock()
+
+    def count() -> float:
+        held.acquire()
+        return float(repr(held).partition("count=")[2].split()[0])
+
+    return count
+
+
 def by_eval() -> Count:
     def count() -> float:
         eval("LISTED.append(0)")
@@ -240,7 +276,7 @@ def of_a_future() -> Count:
 
 
 #: Name: makes a counter.
-COUNTERS: dict[str, Callable[[], Count]] = {
+DISTANT: dict[str, Callable[[], Count]] = {
     "a dictionary on a module of Python": on_math,
     "a list on a module of torch": on_torch,
     "a counter on a module of NumPy": on_numpy,
@@ -256,6 +292,10 @@ COUNTERS: dict[str, Callable[[], Count]] = {
     "the dictionary of a module": by_the_module_s_dictionary,
     "sys.modules": by_sys_modules,
     "eval": by_eval,
+    "globals of a frame": by_a_frame,
+    "globals of a function": by_a_function_s_globals,
+    "inspect": by_inspect,
+    "a reentrant lock": of_a_reentrant_lock,
     "subclasses": of_subclasses,
     "the text of a function": of_a_text,
     "annotations of a function": of_annotations,

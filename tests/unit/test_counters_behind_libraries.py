@@ -1,11 +1,13 @@
-"""A counter is found behind an object or a function of a library: it would be captured with its first value."""
+"""A counter is found behind an object or a function of a library, an object of C, or a name made at run time: it would
+be captured with its first value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from distant_counters import ADDED, DISTANT
 from library_counters import COUNTERS, Count
 from optimizer_steps import data, network
 from optimizer_steps import loss as usual_loss
@@ -18,7 +20,15 @@ from vgame.tasks.task import Task
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.mark.parametrize("make", COUNTERS.values(), ids=COUNTERS)
+@pytest.fixture(autouse=True)
+def libraries_as_before() -> Iterator[None]:
+    yield
+    for owner, name in ADDED:
+        if name in vars(owner):
+            delattr(owner, name)
+
+
+@pytest.mark.parametrize("make", [*COUNTERS.values(), *DISTANT.values()], ids=[*COUNTERS, *DISTANT])
 def test_a_counter_is_refused(make: Callable[[], Count]) -> None:
     count = make()
 

@@ -87,7 +87,7 @@ def deploy(
     try:
         if registry:
             retried(connection, lambda: games.record(registry, game), ChainError, NotYet)
-    finally:  # the address is told also if the file cannot be written, and written also if it cannot be told
+    finally:  # print the address even if the file cannot be written
         reporter.emit("deployed", f"game at {address} on chain {connection.chain_id}", game=address)
 
 

@@ -22,8 +22,8 @@ from vgame.tasks.opened import PLAIN
 CONTAINERS = (list, dict, set, deque)
 #: Functions by which code finds objects of its own module under any name.
 OWN = {"globals", "vars", "eval", "exec"}
-#: The same, by attributes of `sys`, `importlib` or `operator`.
-OTHER = {"modules", "import_module", "attrgetter"}
+#: The same, by attributes of functions and frames, of `sys`, `importlib`, `inspect` or `operator`.
+OTHER = {"__globals__", "f_globals", "modules", "import_module", "getmodule", "attrgetter"}
 #: Functions and attributes by which code finds objects of a module that it names.
 OF_MODULE = {"getattr", "vars", "__dict__"}
 #: Modules whose containers change by themselves.

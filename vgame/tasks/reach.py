@@ -119,7 +119,7 @@ def state(value: Any) -> Any:
     if isinstance(value, StringIO | BytesIO):
         return value.getvalue()
     if isinstance(value, LOCKS):
-        return repr(value).startswith("<locked")  # an RLock has no `locked` before Python 3.14
+        return repr(value).partition(" at ")[0]  # with the count of an RLock
     if isinstance(value, OPAQUE):
         return object()  # differs from itself
     if isinstance(value, dict):
@@ -326,7 +326,7 @@ def _imports(code: CodeType) -> list[tuple[str, int, str, int]]:
 
 def _parts_named(name: str, value: Any, names: frozenset[str], depth: int = 2) -> dict[str, Any]:
     """The attributes of a module, or of a class of a library, that code may read, by these names; of what is not the
-    user's, numbers and texts only."""
+    user's, only what the user may have put there."""
     if isinstance(value, CACHED) and "cache_info" in names:
         return {f"{name}.cache_info()": value.cache_info()}
     if not isinstance(value, ModuleType | type) or (isinstance(value, type) and is_own_class(value)):
