@@ -170,6 +170,16 @@ def test_one_false_count_has_no_part_paid_twice(
     assert count(funded) == 49
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_a_dead_endpoint_ends_no_deployment(some_scene: Scene, monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    """Beside one or two others."""
+    monkeypatch.setattr(agreed, "WAIT", 3.0)
+    funded, url = some_scene.wallet(), some_scene.chain.url
+    for urls in ([url], [url, url.replace("127.0.0.1", "localhost")]):
+        urls.insert(min(place, len(urls)), "http://127.0.0.1:9")
+        assert vgame.Game.deploy(Wallet(Chain(urls), funded.key)).check_parts() and count(funded) == 6
+
+
 def shows_no_receipt(query: dict[str, Any], truth: Truth) -> dict[str, Any]:
     reply = asks_too_little_gas(query, truth)
     return {"result": None} if query["method"] == "eth_getTransactionReceipt" else reply

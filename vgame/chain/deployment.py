@@ -16,8 +16,8 @@ from web3 import Web3
 from vgame.chain.abi import artifact
 from vgame.chain.agreed import agreed, median_of, replies_of, retried
 from vgame.chain.anywhere import anywhere
-from vgame.chain.connection import RefusedError, quantity
-from vgame.chain.final import most
+from vgame.chain.connection import Chain, RefusedError, quantity
+from vgame.chain.final import most, most_answering
 from vgame.chain.records import sized
 from vgame.chain.sending import send_until
 from vgame.chain.wallet import Wallet, deploy_game
@@ -88,12 +88,12 @@ class _Parts:
         no minority of them can raise it."""
         chain = self.wallet.chain
         counts = replies_of(chain, lambda: chain.ask(lambda: self._count(chain.web3.eth)))
-        if len(counts) < most(chain):
+        if len(counts) < (needed := enough(chain)):
             raise NotYet(
-                f"{len(counts)} of the endpoints answer, {most(chain)} are needed, so that none decides alone: give "
-                "others, or leave out those that do not answer"
+                f"{len(counts)} of the endpoints answer, {needed} are needed, so that none decides alone: give others, "
+                "or leave out those that do not answer"
             )
-        return sorted(counts, reverse=True)[most(chain) - 1]
+        return sorted(counts, reverse=True)[needed - 1]
 
     def _count(self, eth: Any) -> int:
         return quantity(eth.get_transaction_count(self.wallet.address, "latest"))
@@ -112,7 +112,7 @@ class _Parts:
             )
         numbers = range(max(number - len(self.names) - BACK, self.after), number + MORE)
         made = lambda *_: self._made(name, args, number, numbers)  # noqa: E731
-        address = agreed(self.wallet.chain, f"the address of {name}", made, most)
+        address = agreed(self.wallet.chain, f"the address of {name}", made, enough)
         if not address:
             address = self._send(name, args, number, made)
         self.after, self.tried = 1 + next(n for n in numbers if self._address(n) == address), None
@@ -129,7 +129,7 @@ class _Parts:
         wallet.sent = tried.sent if tried and tried.number == number else wallet.sent
         self.tried = wallet
         try:
-            return send_until(wallet, f"deploy {name}", lambda: wallet.deploy(name, *args), made, most)
+            return send_until(wallet, f"deploy {name}", lambda: wallet.deploy(name, *args), made, enough)
         except (NotYet, EndpointError, RefusedError):
             self._refuse_in_vain(wallet, name)
             raise
@@ -138,7 +138,7 @@ class _Parts:
         """ChainError if a creation has failed, or may have: then it is not sent again."""
         chain = wallet.chain
         try:
-            shown = retried(chain, lambda: agreed(chain, "a failure", wallet.in_vain, most), ChainError, NotYet)
+            shown = retried(chain, lambda: agreed(chain, "a failure", wallet.in_vain, enough), ChainError, NotYet)
         except VgameError:
             shown = True
         if shown:
@@ -205,6 +205,12 @@ def _is_part(compiled: dict[str, Any], shown: bytes, args: Sequence[str]) -> boo
         held.add(int.from_bytes(code[start : start + 32]))
         code[start : start + 32] = bytes(len(code[start : start + 32]))
     return code.hex() == compiled["runtime"] and held.issuperset(int(address, 16) for address in args)
+
+
+def enough(chain: Chain) -> int:
+    """How many endpoints must agree: more than half of all; of two, one if the other one does not answer. Waiting costs
+    nothing here, so those that do not answer count too."""
+    return most(chain) if chain.turns and len(chain.turns.all) > 2 else most_answering(chain)
 
 
 def most_gas(name: str) -> int:
