@@ -22,7 +22,7 @@ def _by_all(self: Lasting, what: Any, so: bool = True, of: Callable[[Chain], int
     return _held(self, what, so, lambda chain: len(chain.turns.all) if chain.turns else 1)
 
 
-def _least(self: Chain, question: Callable[[Any], int]) -> int:
+def _least(self: Chain, question: Callable[[Any], int], lower: bool = False) -> int:
     return min(self._from_all(question))
 
 
@@ -37,7 +37,7 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     "one endpoint ends a role": (Lasting, "held", _by_one),
     "each endpoint keeps a role from its end": (Lasting, "held", _by_all),
     "uses the first endpoint alone": (Turns, "next", lambda self: None),
-    "takes the least count": (Chain, "middle", _least),
+    "takes the least count": (Chain, "median", _least),
     "lets an endpoint hold a look": (Turns, "timed", lambda self: nullcontext()),
     "has no time for slow endpoints": (Turns, "timed", _hasty),
     "begins at the first endpoint alone": (order, "anywhere", lambda chain, question: question()),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from broken import CASTS
-from broken_seeds import found_by
+from broken_seeds import PLAYERS, found_by
 from story import Story
 from tape import Tape, shorten
 from wide import of_many
@@ -40,6 +40,14 @@ def test_outside_the_envelope_there_is_one_stake_on_a_claim() -> None:
 @pytest.mark.parametrize("name", of_many((name for name in CASTS if name not in RARE), *QUICK))
 def test_a_broken_player_is_found(name: str) -> None:
     assert found_by("dispute", name, SEEDS) is not None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PLAYERS if kind != "dispute"])
+def test_what_a_broken_player_replaces_exists(kind: str) -> None:
+    """Names are texts in these tables, and most of the players are played only in `make wide`."""
+    for name, broken in PLAYERS[kind].items():
+        for place, attribute, _ in broken if isinstance(broken[0], tuple) else [broken]:
+            assert hasattr(place, attribute), (name, place, attribute)
 
 
 @pytest.mark.parametrize("kind", ["dispute", "sale", "several", "chorus", "bazaar", "logged"])
