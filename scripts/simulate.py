@@ -49,7 +49,7 @@ IDLE = (
 )  # fmt: skip
 UNPLAYED = (
     *(f"vgame/{name}.py" for name in IDLE),
-    *(f"tests/simulation/{name}.py" for name in ("accuracy", "award", "bonuses", "claimants")),
+    *(f"tests/simulation/{name}.py" for name in ("accuracy", "award", "bonuses", "claimants", "evaluations", "users")),
 )
 OF_DELIVERIES = ("sale", "bazaar")  # kinds
 OF_SALES = ("disk", "market", "provider", "sale", "shelf", "shown_fee", "verdict")

@@ -238,6 +238,7 @@ def test_a_trainer_detects_differences_from_its_task(system, trained: Trained) -
         ({"auditor_bond": 10**26}, "the auditor's bond and the fee are"),
         ({"auditor_bond": 10**18, "fee": 1 + 10**18}, "the auditor's bond and the fee are"),
         ({"challenge_window": 1}, "challenge_window is 1"),
+        ({"challenge_window": 450, "slot": 60}, "challenge_window is 450, at least 5.. is needed"),
         ({"slot": 1, "auditor_budget": 600}, "auditor_budget is 600"),
         ({"trainer_budget": LONGEST_WINDOW + 1}, "trainer_budget is"),
         ({"slot": 2**24 - 1, "trainer_budget": 2**24}, "slot is 16777215"),

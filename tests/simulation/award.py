@@ -9,6 +9,7 @@ from typing import Any
 
 from accuracy import NAMES, deployed, work
 from branches import SINK
+from evaluations import failures
 from judge import PROMPT
 
 from vgame.chain.records import ENDED, Phase
@@ -30,7 +31,7 @@ class Award:
         found += self._promises()
         if not self.world.inside:
             return found
-        found += [f"the {role} does not end" for role, p in story.players.items() if not p.ended]
+        found += [f"the {role} does not end" for role, p in story.players.items() if not p.ended and role != "auditor"]
         return found + [text for role in story.roles for text in getattr(self, f"_{role}")()]
 
     # ---- money ----
@@ -68,8 +69,20 @@ class Award:
         if "payer" in self.story.roles:
             count = sum(e.name == "Promised" and e.args["payer"] == self._account("payer") for e in self.events)
             found += [f"the payer has promised {count} times"] if count > 1 else []
-        low = [e for e in self.events if e.name == "Paid" and not work().total >= self.story.least]
-        return found + [f"{e.args['total']} is paid" for e in low]
+        right = work().total
+        low = [e for e in self.events if e.name == "Paid" and (right < self.story.least or e.args["total"] != right)]
+        return found + [f"{e.args['total']} is paid" for e in low if self.world.inside and self._is_audited]
+
+    @property
+    def _is_audited(self) -> bool:
+        """Whether a false evaluation would be disputed: by an auditor with enough money."""
+        return "auditor" not in self.story.roles or self.story.rich
+
+    @property
+    def _more(self) -> int:
+        """Wei that other bonuses have paid to the trainer of the training."""
+        held = (self.story.strangers.escrow.held(bytes(e.args["id"])) for e in self.events if e.name == "Promised")
+        return sum(b.amount for b in held if b.paid and b.payer != (self.bonus and self.bonus.payer))
 
     def _account(self, role: str) -> str:
         return str(self.story.players[role].account.address)
@@ -81,7 +94,7 @@ class Award:
         story, mine = self.story, self.job.trainer == self._account("trainer")
         notes = story.players["trainer"].notes
         trained = mine and self.job.phase is Phase.FINAL
-        won = trained * story.spec.reward + (self.bonus.amount if mine and self._paid else 0)
+        won = trained * story.spec.reward + (self.bonus.amount if mine and self._paid else 0) + mine * self._more
         lost = story.start["trainer"] + won - self._has("trainer")
         found = [f"the trainer has lost {lost} wei"] if lost > 0 else []
         if mine and not trained:
@@ -94,8 +107,8 @@ class Award:
             found.append(f"the trainer refuses a sound bonus: {notes['refused']}")
         if notes.get("nonce"):
             found.append(f"the trainer has evaluated {notes['nonce']} times in vain")
-        if self._owed("trainer"):
-            found.append(f"the trainer has ended and left {self._owed('trainer')} wei")
+        if (left := self._owed("trainer")) > self._more:  # the trainer does not know of other bonuses
+            found.append(f"the trainer has ended and left {left} wei")
         if mine and self.bonus and self.bonus.since and "giveBack" in self._calls("trainer"):
             found.append("the trainer has given its bonus back")
         return found + self._few("trainer")
@@ -116,6 +129,11 @@ class Award:
         if self._owed("payer"):
             found.append(f"the payer has ended and left {self._owed('payer')} wei")
         return found + self._few("payer")
+
+    def _auditor(self) -> list[str]:
+        """The auditor loses no stake, and no false evaluation is paid."""
+        lost = self.story.start["auditor"] - self._has("auditor")
+        return failures(self.story) + [f"the auditor has lost {lost} wei"] * (lost > 0)
 
     def _calls(self, role: str) -> list[str]:
         """The role's successful calls of the escrow, from the blocks."""

@@ -6,7 +6,8 @@ from itertools import count
 from typing import Any
 
 import claimants
-from accuracy import SimEscrow
+import evaluations
+from accuracy import SimEscrow, work
 
 import vgame.agents.bonus as agents
 import vgame.agents.bonus_conditions as conditions
@@ -64,6 +65,11 @@ def paid_by_time(escrow: EscrowContract, identity: bytes, job: bytes, run: Any, 
     raise ContractError("NoBonus", ())
 
 
+def without_early(escrow: SimEscrow, identity: bytes) -> Any:
+    """The auditor prepares the evaluation as a trainer does, after the window has begun."""
+    return escrow.evaluation(identity, work().run, work().task, validate=0)
+
+
 def without_waits(evaluation: Any, amount: int) -> int:
     """A role ends as soon as its job does."""
     return needed_window(evaluation, amount) - 3 * FINALITY
@@ -82,6 +88,8 @@ BROKEN: dict[str, Patches] = {
     "gives back what is earned": ((agents, "_is_for_caller", lambda *_: False),),
     "ignores that a training has failed": ((agents, "FAILED", frozenset()),),
     "evaluates before the window begins": ((agents, "_check_begun", nothing),),
+    "its auditor prepares late": ((evaluations, "_prepared", without_early),),
+    "leaves its auditor no time": ((conditions, "_check_disputes", nothing),),
     "counts no wait for finality": tuple(
         (module, "needed_window", without_waits) for module in (agents, claimants, conditions)
     ),

@@ -13,10 +13,11 @@ from typing import Any
 from accuracy import ETHER, FUNCTIONS, INPUTS, SELECTORS, SimEscrow, deployed, work
 from branches import Block, Tx
 from eth_abi import encode
+from evaluations import CLAIMS, LIES, RIGHT, measured
 from market import Vendor
 from revm_calls import calldata
 from scene import Call
-from strangers import GAS, Hand, Puppet, Strangers
+from strangers import GAS, QUIET, Hand, Puppet, Strangers
 
 import vgame.agents.bonus as agents
 from vgame.agents.bonus_conditions import needed_window, template_of
@@ -30,6 +31,7 @@ WRONG = b"\x66" * 32
 #: Faults of a bonus, for each of which `check` has to refuse it.
 TRAPS = ("mark", "low mark", "window", "interval", "job", "places", "clocks", "data", "layout", "size", "bond")
 MANNERS = ("plain", "nothing", "trains", "early", "late", "gives up")
+AUDITED = ("plain", "late", "early")
 
 
 def call_data(name: str, args: Any) -> bytes:
@@ -93,14 +95,18 @@ class Giver:
 
 
 class Worker:
-    """A trainer that is hostile to an honest payer."""
+    """A trainer that is hostile to an honest payer. If the payer has an auditor, evaluations are false."""
 
     def __init__(self, others: Claimants, hand: Hand) -> None:
-        tape = others.world.tape
-        self.others, self.hand, self.manner = others, hand, tape.pick(MANNERS)
+        tape, audited = others.world.tape, "auditor" in others.story.roles
+        self.others, self.hand, self.manner = others, hand, tape.pick(AUDITED if audited else MANNERS)
         self.patience = 600 * tape.below(48)  # seconds after the evaluation is final, for the manner "late"
-        self.evaluation: bytes | None = None
+        self.lies = [self._lie() for _ in range(1 + tape.below(CLAIMS))] if audited else [RIGHT]
+        self.evaluations: list[bytes] = []
         self.begun, self.final = False, 0.0
+
+    def _lie(self) -> int:
+        return self.others.world.tape.below(len(LIES)) if self.others.world.tape.chance(75) else RIGHT
 
     def act(self) -> None:
         others, story = self.others, self.others.story
@@ -114,23 +120,30 @@ class Worker:
             return
         bonus, job = others.held(), others.job(story.jobs[0])
         ready = job.phase is Phase.ACCEPTED if self.manner == "early" else bonus is not None and bonus.since > 0
-        if self.evaluation is None and ready and job.trainer == self.hand.address:
+        first, more = not self.evaluations, len(self.evaluations) < len(self.lies)
+        if more and ready and job.trainer == self.hand.address and (first or others.world.tape.chance(10)):
             self._order()
-        elif self.evaluation and others.job(self.evaluation).phase is Phase.FINAL:
+            return
+        ended = [evaluation for evaluation in self.evaluations if others.job(evaluation).phase is Phase.FINAL]
+        if ended:
             self.final = self.final or others.world.now
             late = self.patience if self.manner == "late" else 0
             if others.world.now >= self.final + late and others.world.tape.chance(20):
-                others.prove(self.hand, self.evaluation)
+                others.prove(self.hand, others.world.tape.pick(ended), story.offered)
 
     def _order(self) -> None:
-        others = self.others
+        others, number = self.others, len(self.evaluations)
         spec = replace(
             others.promise().evaluation, trainer=self.hand.address, initial_root=work().measured.bundle.initial_root
         )
-        self.evaluation = others.view.job_id(spec, self.hand.address, 0)
-        others.send(self.hand, order(spec, 0, True))
-        others.play(self.hand, self.evaluation, spec, 1)
-        others.jobs.append(self.evaluation)
+        evaluation = others.view.job_id(spec, self.hand.address, number)
+        self.evaluations.append(evaluation)
+        others.lies[evaluation] = self.lies[number]
+        others.evaluations.append(evaluation)
+        silent = others.world.tape.pick(QUIET) if others.world.on("withhold", 100) else frozenset()
+        others.send(self.hand, order(spec, number, True))
+        others.play(self.hand, evaluation, spec, 1, silent)
+        others.jobs.append(evaluation)
 
 
 class Claimants(Strangers):
@@ -140,6 +153,7 @@ class Claimants(Strangers):
         super().__init__(world, hands)
         self.story, self.actors = story, list[Giver | Worker]()
         self.which: dict[bytes, int] = {}  # by job: 1 for an evaluation, 0 for the training
+        self.evaluations: list[bytes] = []  # of the hostile trainer
         self.bonuses: tuple[Block | None, Bonus | None] = (None, None)
 
     def begin(self) -> None:
@@ -156,13 +170,15 @@ class Claimants(Strangers):
             self.bonuses = made, found if found and found.amount else None
         return self.bonuses[1]
 
-    def promise(self) -> Promised:
-        return self.escrow.promised(self.story.offered)
+    def promise(self, identity: bytes | None = None) -> Promised:
+        return self.escrow.promised(identity or self.story.offered)
 
     def promised_id(self, payer: str) -> bytes | None:
         """The id of the payer's first bonus on chain."""
-        found = [e for e in self.events() if e.name == "Promised" and e.args["payer"] == payer]
-        return bytes(found[0].args["id"]) if found else None
+        return next(iter(self.promised_ids(payer)), None)
+
+    def promised_ids(self, payer: str) -> list[bytes]:
+        return [bytes(e.args["id"]) for e in self.events() if e.name == "Promised" and e.args["payer"] == payer]
 
     def events(self) -> list[Any]:
         """The events of the escrow."""
@@ -201,16 +217,18 @@ class Claimants(Strangers):
             self.world.log(f"another account: {name}")
             self.tell(hand, name, (self.story.offered,), tip=9 * self.world.tip)
 
-    def prove(self, hand: Hand, evaluation: bytes) -> None:
-        """Call `pay`, with or without a chance of success."""
-        shown = agents.proof_of(self.promise(), evaluation, work().run, work().measured)
-        self.tell(hand, "pay", (self.story.offered, astuple(shown)))
+    def prove(self, hand: Hand, evaluation: bytes, identity: bytes) -> None:
+        """Call `pay` of a bonus, with or without a chance of success."""
+        run = measured(self.lies.get(evaluation, RIGHT))[0]
+        shown = agents.proof_of(self.promise(identity), evaluation, work().run, run)
+        self.tell(hand, "pay", (identity, astuple(shown)))
 
     # ---- at each block ----
 
     def play(self, hand: Hand, job: bytes, spec: JobSpec, measures: int, silent: frozenset[str] = frozenset()) -> None:
         """A puppet that trains or evaluates."""
-        player = CheatingTrainer(self.game(hand), job, work().histories[measures], silent)
+        history = measured(self.lies.get(job, RIGHT))[1] if measures else work().histories[0]
+        player = CheatingTrainer(self.game(hand), job, history, silent)
         player.terms = spec
         self.which[job] = measures
         self.puppets.append(Vendor(self, f"worker {measures}", player, self.world.tape.pick((100, 60, 25))))
@@ -257,15 +275,20 @@ class Claimants(Strangers):
         self.post(self.free[0], tx.to, tx.data, tx.value, tip=4 * self.world.tip + tx.tip)
 
     def junk(self) -> None:
-        """An evaluation that does not count, or a call that the escrow refuses."""
+        """An evaluation that does not count, a call that the escrow refuses, or another bonus for the training, and
+        calls of it."""
         hand, tape = self.hands[2], self.world.tape
         if hand.address.lower() in self.waiting:
             return
-        kind = tape.below(4)
+        kind, others = tape.below(5), self.promised_ids(hand.address)
+        identity = tape.pick([self.story.offered, *others])
         if kind < 2:
-            self.tell(hand, ("start", "giveBack")[kind], (self.story.offered,))
+            self.tell(hand, ("start", "giveBack")[kind], (identity,))
         elif kind == 2 and (jobs := self.jobs[1:]):
-            self.prove(hand, tape.pick(jobs))
+            self.prove(hand, tape.pick(jobs), identity)
+        elif kind == 4 and len(others) < 2:
+            terms, spec, layout, _ = trapped("", self.story.training, *self.story.jobs, self.story.least)
+            self.tell(hand, "open", (terms, spec, layout, len(others)), AMOUNT // 2)
         else:
             self._evaluation(hand)
 

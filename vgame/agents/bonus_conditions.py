@@ -142,9 +142,11 @@ def _check_size(promised: Promised, training: Bundle, evaluation: Bundle) -> Non
 
 def _check_disputes(promised: Promised, own: Bundle, pace: Pace) -> None:
     """Abstain unless this device can dispute a false evaluation. If no other auditor does, this trainer must: the payer
-    gets its money back if there is no true evaluation."""
+    gets its money back if there is no true evaluation. The auditor prepares the evaluation from a final state that
+    shows the trainer; an evaluation that counts ends no sooner than two challenge windows after the acceptance."""
     why = why_not_staked(own, JobSpec(**own.order), pace, Limits())
-    least = count_moves(own).auditor * INCLUSION + own.terms.slot + int(pace.run(own, 1))
+    dispute = count_moves(own).auditor * INCLUSION + own.terms.slot + int(pace.run(own, 1))
+    least = max(dispute, -(-(FINALITY + dispute) // 2))
     if not why and own.terms.challenge_window < least:
         why = f"challenge_window is {own.terms.challenge_window}, at least {least} is needed"
     if why:
