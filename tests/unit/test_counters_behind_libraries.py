@@ -11,6 +11,7 @@ from distant_counters import ADDED, DISTANT
 from library_counters import COUNTERS, Count
 from optimizer_steps import data, network
 from optimizer_steps import loss as usual_loss
+from reached_counters import PUT, REACHED
 from torch import optim
 
 from vgame.errors import ProgramError
@@ -19,16 +20,18 @@ from vgame.tasks.task import Task
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore")]
 
+ALL = {**COUNTERS, **DISTANT, **REACHED}
+
 
 @pytest.fixture(autouse=True)
 def libraries_as_before() -> Iterator[None]:
     yield
-    for owner, name in ADDED:
+    for owner, name in (*ADDED, *PUT):
         if name in vars(owner):
             delattr(owner, name)
 
 
-@pytest.mark.parametrize("make", [*COUNTERS.values(), *DISTANT.values()], ids=[*COUNTERS, *DISTANT])
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 def test_a_counter_is_refused(make: Callable[[], Count]) -> None:
     count = make()
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from vgame.system.installed import is_installed
+from vgame.tasks.fingerprint import kind_of, state
 from vgame.tasks.opened import LEAVES
-from vgame.tasks.reach import kind_of, reached, state
+from vgame.tasks.reach import reached
 
 Roots = list[tuple[str, Any]]
 AGAIN = "\0"  # between a name and a number: the second, third ... object of that name

@@ -29,7 +29,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vgame.errors import ProgramError
 from vgame.program.named import ABSENT, CALLED, WHOLE, Names, names_read, part_at
-from vgame.tasks.reach import CACHED, imported, is_library_class, is_own_class, of_class, state
+from vgame.tasks.fingerprint import state
+from vgame.tasks.reach import CACHED, imported, is_library_class, is_own_class, of_class
 from vgame.tasks.reach import parts as attributes
 
 LIVE = (torch.optim.Optimizer, LRScheduler, nn.Module, nn.Parameter)

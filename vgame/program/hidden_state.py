@@ -18,19 +18,26 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules import module as every_module
 from torch.optim import optimizer as every_optimizer
 
 from vgame.errors import ProgramError, some_of
 from vgame.program.compared import Roots, differing, innermost, values_of, values_outside
 from vgame.program.memory import sharing
 from vgame.program.optimizers import TORCHS, has_rule
-from vgame.system.installed import VGAME, is_of_python
-from vgame.tasks.opened import attributes
+from vgame.system.installed import VGAME, is_of_python, is_users
+from vgame.tasks.opened import SINKS, attributes, has_attributes, held_by
 from vgame.tasks.reach import is_own_class, reached
 from vgame.tasks.task import Task
 
 #: Hooks on the steps of all optimizers.
 EVERYWHERE = (every_optimizer._global_optimizer_pre_hooks, every_optimizer._global_optimizer_post_hooks)
+
+#: Hooks on all modules.
+EVERY_MODULE = (
+    every_module._global_forward_pre_hooks, every_module._global_forward_hooks,
+    every_module._global_backward_pre_hooks, every_module._global_backward_hooks,
+)  # fmt: skip
 
 PACKAGE = Path(__file__).parent.parent
 PASSES = str(PACKAGE / "program" / "passes.py")  # calls the loss
@@ -242,10 +249,13 @@ class Held:
 
     def refuse_counts(self, after: Mapping[str, Any], backward: Sequence[str] = ()) -> None:
         """Raise ProgramError if this pass, a later one, gave an attribute a value of a kind that it had neither before
-        this pass nor `after` the first. `backward`: names that the backward pass of the first changed."""
+        this pass nor `after` the first, or a tensor that was another attribute. `backward`: names that the backward
+        pass of the first changed."""
         now, before = self.now(), self.values | self.outside
         was = lambda path: (_kind(before.get(path)), _kind(after.get(path)))  # noqa: E731
-        if counted := [path for path in self.changed() if _kind(now.get(path)) not in was(path)]:
+        tensors = {id(value) for value in before.values() if isinstance(value, torch.Tensor)}
+        moved = lambda path: id(now.get(path)) in tensors  # noqa: E731
+        if counted := [path for path in self.changed() if moved(path) or _kind(now.get(path)) not in was(path)]:
             raise attributes_change(self.placed(counted), [], backward)
 
 
@@ -288,7 +298,8 @@ Container = dict | list | set | deque
 
 
 def roots_of(model: nn.Module, losses: Iterable[Any] = ()) -> Roots:
-    return [("", model), *(("loss", loss) for loss in losses)]
+    hooks = [hook for held in EVERY_MODULE for hook in held.values() if is_users(hook) or is_own_class(type(hook))]
+    return [("", model), *(("a hook of all modules", hook) for hook in hooks), *(("loss", loss) for loss in losses)]
 
 
 def containers(roots: Roots) -> list[Container]:
@@ -299,8 +310,8 @@ def containers(roots: Roots) -> list[Container]:
             found += [vars(value), value._parameters, value._buffers]
         elif isinstance(value, Container):
             found.append(value)
-        elif isinstance(getattr(value, "__dict__", None), dict) and _is_own(value):
-            found.append(vars(value))
+        elif _is_own(value) and has_attributes(value) and not isinstance(value, SINKS):  # a log opens another file
+            found.append(held_by(value))
     return found
 
 

@@ -18,7 +18,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from vgame.tasks.reach import CONTAINERS, MOST_PARTS, is_own_class
+from vgame.tasks.fingerprint import CONTAINERS, MOST_PARTS
+from vgame.tasks.opened import held_by
+from vgame.tasks.reach import behind, is_own_class
 
 PLAIN = (int, float, complex, str, bytes, type(None))
 #: Types that hold all of a module, or whose parts are read elsewhere.
@@ -28,11 +30,11 @@ CLOSED += (GeneratorType, CoroutineType, FrameType, TracebackType, BaseException
 
 def inner_parts(value: Any) -> list[Any]:
     if type(value) in weakref.ProxyTypes:
-        return _behind(value)
+        return behind(value)
     if isinstance(value, PLAIN):
         return []
     if isinstance(value, torch.Tensor):
-        return list(getattr(value, "__dict__", {}).values())
+        return list(held_by(value).values())
     if isinstance(value, weakref.ref):
         return [value()]
     if isinstance(value, np.ndarray):
@@ -43,12 +45,5 @@ def inner_parts(value: Any) -> list[Any]:
     kind = type(value)
     if issubclass(kind, CLOSED) or kind.__module__.startswith("vgame.") or is_own_class(kind):
         return []
-    inner = [part for part in gc.get_referents(value) if type(part) not in weakref.ProxyTypes or _behind(part)]
+    inner = [part for part in gc.get_referents(value) if type(part) not in weakref.ProxyTypes or behind(part)]
     return [part for part in inner if not isinstance(part, (*PLAIN, type, ModuleType))]
-
-
-def _behind(proxy: Any) -> list[Any]:
-    try:
-        return [proxy.__init__.__self__]
-    except ReferenceError:  # the object is gone
-        return []

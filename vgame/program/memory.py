@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from vgame.tasks.reach import BUFFERS
+from vgame.tasks.fingerprint import BUFFERS
 
 Named = tuple[str, Any]
 
@@ -27,8 +27,17 @@ def span(value: Any) -> tuple[int, int] | None:
         size = 1 + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
         return value.data_ptr(), value.data_ptr() + size * value.element_size()
     if isinstance(value, BUFFERS):
-        value = np.frombuffer(value, np.uint8) if memoryview(value).nbytes else None  # type: ignore[call-overload]
+        value = _array_of(value)
     return np.lib.array_utils.byte_bounds(value) if isinstance(value, np.ndarray) and value.size else None
+
+
+def _array_of(buffer: Any) -> np.ndarray | None:
+    """The words of a buffer; None if it has none, or is closed or released."""
+    try:
+        view = memoryview(buffer)
+        return (np.frombuffer(view, np.uint8) if view.c_contiguous else np.asarray(view)) if view.nbytes else None
+    except ValueError:
+        return None
 
 
 def overlaps(value: Any, places: Iterable[tuple[int, int]]) -> bool:

@@ -25,7 +25,9 @@ from vgame.program.inner_parts import inner_parts
 from vgame.program.memory import overlaps, span
 from vgame.program.traps import ABSENT, is_number, is_trap, trapped
 from vgame.program.traps import shown as printable
-from vgame.tasks.reach import parts, reached, state
+from vgame.tasks.fingerprint import state
+from vgame.tasks.opened import held_by
+from vgame.tasks.reach import parts, reached
 from vgame.tasks.task import Task
 
 LIVE = (Optimizer, LRScheduler)  # of torch's own, `reached` gives no attributes
@@ -225,7 +227,7 @@ class _Attributes:
 def _containers(value: Any) -> list[Any]:
     """The parts of an object in which a value can be replaced."""
     found = [value] if isinstance(value, dict | list) else []
-    if isinstance(held := getattr(value, "__dict__", None), dict):
+    if held := held_by(value):
         found.append(held)
     if slots := _slots(type(value)):
         found.append(_Attributes(value, slots))

@@ -67,3 +67,9 @@ def is_own_module(module: ModuleType) -> bool:
     """Whether a module is the user's or vgame's. A notebook's and that of `python -c` have no file."""
     file = getattr(module, "__file__", None)
     return not is_installed(file) if file else module.__name__.partition(".")[0] not in sys.stdlib_module_names
+
+
+def is_made_by_user(module: str) -> bool:
+    """Whether a module, given by its name, is of the user's files or runs as the main one."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return bool(file and is_of_user(file)) or module == "__main__"

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import decimal
 import logging
-import sys
 from collections import deque
 from collections.abc import Collection
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from vgame.system.installed import is_of_user
+from vgame.system.installed import is_made_by_user, is_of_user
 from vgame.tasks.opened import PLAIN
 
 CONTAINERS = (list, dict, set, deque)
@@ -42,13 +41,13 @@ def named_at_run_time(
     names: also the attributes."""
     modules = {own.get("__name__"): own} if not OWN.isdisjoint(used) or not OTHER.isdisjoint(names) else {}
     if not OF_MODULE.isdisjoint(names):
-        named = [value for value in read.values() if type(value) is ModuleType and _is_users(value.__name__)]
+        named = [value for value in read.values() if type(value) is ModuleType and is_made_by_user(value.__name__)]
         modules |= {module.__name__: vars(module) for module in named}
     found = {
         f"{name} (of the module {module})": value
         for module, held in modules.items()
         for name, value in held.items()
-        if not name.startswith("__") and _may_count(value)
+        if not name.startswith("__") and can_count(value)
     }
     if "getLogger" in names:
         loggers = [held for held in logging.Logger.manager.loggerDict.values() if isinstance(held, logging.Logger)]
@@ -62,27 +61,28 @@ def named_at_run_time(
     return found
 
 
-def _may_count(value: Any) -> bool:
+def can_count(value: Any) -> bool:
     """Whether it is a container, a small array, or an object of a user's class; models and optimizers are compared
     elsewhere."""
     if isinstance(value, np.ndarray):
         return value.nbytes <= LARGE
-    return isinstance(value, CONTAINERS) or (_is_users(type(value).__module__) and not isinstance(value, nn.Module))
-
-
-def _is_users(module: str) -> bool:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return bool(file and is_of_user(file)) or module == "__main__"
+    return isinstance(value, CONTAINERS) or (
+        is_made_by_user(type(value).__module__) and not isinstance(value, nn.Module)
+    )
 
 
 def set_by_the_user(owner: Any, value: Any) -> bool:
-    """Whether an attribute of a library's module or class may be a counter that the user has put there."""
+    """Whether an attribute of a library's module or class may be the user's: a number, a container, a function or an
+    object of the user's code."""
+    if isinstance(value, FunctionType):
+        return is_of_user(value.__code__.co_filename)
     of = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
-    return type(value) in PLAIN or (isinstance(value, CONTAINERS) and of.partition(".")[0] not in RESTLESS)
+    held = isinstance(value, (*CONTAINERS, SimpleNamespace)) and of.partition(".")[0] not in RESTLESS
+    return type(value) in PLAIN or held or is_made_by_user(type(value).__module__)
 
 
 def of_library_class(kind: type) -> list[tuple[str, Any]]:
-    """Numbers, texts and containers of a library's class of modules."""
+    """What the user may have put on a library's class of modules."""
     if not issubclass(kind, nn.Module):
         return []
     return [(k, v) for k, v in vars(kind).items() if k[:2] != "__" and set_by_the_user(kind, v)]

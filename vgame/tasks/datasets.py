@@ -20,8 +20,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from vgame.errors import DataError
+from vgame.tasks.fingerprint import state
 from vgame.tasks.given import as_kept
-from vgame.tasks.reach import GENERATORS, reached, state
+from vgame.tasks.reach import GENERATORS, reached
 from vgame.tasks.reading import Collate, fetched, made, refuse_workers, undrawn
 from vgame.tasks.samplers import Loaded, loaded
 

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -27,6 +28,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
+
+from vgame.system.installed import is_made_by_user
 
 LEAVES = (int, float, complex, str, bytes, torch.Tensor, type(None))
 PLAIN = {int, bool, float, complex, str, bytes, type(None)}
@@ -44,15 +47,33 @@ FUNCTIONS = (FunctionType, MethodType, partial)
 EXCLUDED = (type, ModuleType, CodeType, FrameType, TracebackType)
 
 
+def held_by(value: Any) -> dict[str, Any]:
+    """The attributes of an object itself, without a call of its class's code (`__getattr__` may raise anything)."""
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except Exception:  # it has none, or a property of this name raises
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def has_attributes(value: Any) -> bool:
+    """Whether an object can have attributes of its own."""
+    return bool(type(value).__dictoffset__)
+
+
 def attributes(value: Any) -> list[tuple[str, Any]]:
     """Attributes that the user has set on a number, a text, a tensor, a container or a function of a library."""
-    held = getattr(value, "__dict__", None)
-    if not isinstance(held, dict):
-        return []
+    held = held_by(value)
     if isinstance(value, torch.Tensor):
         own = {k: v for k, v in held.items() if v is not None and k != "_is_param" and "_memo" not in k}
-        return [(k, v) for k, v in own.items() if type(v) in (*PLAIN, *COLLECTIONS)]
+        return [(k, v) for k, v in own.items() if is_kept(v)]
     return [(k, v) for k, v in held.items() if k != "__wrapped__"]
+
+
+def is_kept(value: Any) -> bool:
+    """Whether a value on an object of a library may be the user's: a number, a text, a container, an object of the
+    user's class."""
+    return type(value) in PLAIN or isinstance(value, (*COLLECTIONS, deque)) or is_made_by_user(type(value).__module__)
 
 
 def of_library(value: Any) -> list[tuple[Any, Any]]:
@@ -60,7 +81,7 @@ def of_library(value: Any) -> list[tuple[Any, Any]]:
     room = str(type(value).__module__).partition(".")[0]
     if room == "vgame":
         return []
-    held = getattr(value, "__dict__", {})
+    held = held_by(value)
     if isinstance(value, SINKS):
         kinds = (*PLAIN, *COLLECTIONS) if isinstance(value, HOLDERS) else PLAIN
         return [(k, v) for k, v in held.items() if type(v) in kinds]
@@ -68,7 +89,7 @@ def of_library(value: Any) -> list[tuple[Any, Any]]:
         return list(held.items())
     if room in sys.stdlib_module_names:
         return list(held.items()) or referents(value) or reduced(value)
-    return [(k, v) for k, v in held.items() if type(v) in (*PLAIN, *COLLECTIONS) or isinstance(v, FUNCTIONS)]
+    return [(k, v) for k, v in held.items() if is_kept(v) or isinstance(v, FUNCTIONS)]
 
 
 def referents(value: Any) -> list[tuple[int, Any]]:
@@ -104,7 +125,10 @@ def position(value: Iterator[Any]) -> list[tuple[int, Any]]:
     """The parts of an iterator without attributes, which give its position."""
     if parts := reduced(value):
         return parts
-    numbers = [getattr(value, name) for name in ("index", "iterindex", "line_num") if hasattr(value, name)]
+    numbers = []
+    for name in ("index", "iterindex", "line_num"):
+        with suppress(Exception):  # it has no such attribute, or not now
+            numbers.append(getattr(value, name))
     return [*enumerate(numbers), *referents(value)]
 
 

@@ -8,28 +8,19 @@ through a function ends with the line where the function uses it.
 from __future__ import annotations
 
 import builtins
-import ctypes
 import dis
 import functools
 import gc
 import random
-import re
-import struct
 import sys
 import threading
 import weakref
-from array import array
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from datetime import date, timedelta
-from decimal import Decimal
-from fractions import Fraction
-from functools import cache, partial
+from functools import cache, partial, singledispatchmethod
 from importlib.util import resolve_name
-from io import BytesIO, StringIO
-from mmap import mmap
 from multiprocessing.sharedctypes import SynchronizedBase
 from pathlib import Path
 from types import (
@@ -49,42 +40,73 @@ import numpy as np
 import torch
 from torch import nn
 
-from vgame.system.installed import is_installed, is_of_user, is_own_module
-from vgame.tasks.by_name import named_at_run_time, of_code, of_library_class, set_by_the_user
-from vgame.tasks.opened import LEAVES, PLAIN, attributes, functions_of, of_library, position, referents, wrapped
+from vgame.system.installed import is_installed, is_made_by_user, is_of_user, is_own_module
+from vgame.tasks.by_name import can_count, named_at_run_time, of_code, of_library_class, set_by_the_user
+from vgame.tasks.fingerprint import CONTAINERS, MOST_PARTS, size
+from vgame.tasks.opened import (
+    LEAVES,
+    PLAIN,
+    attributes,
+    functions_of,
+    has_attributes,
+    held_by,
+    of_library,
+    position,
+    referents,
+    wrapped,
+)
 
-LOCKS = (type(threading.Lock()), type(threading.RLock()))
-#: Iterators of C that do not show their position.
-OPAQUE = (type(re.compile("").scanner("")), type(struct.iter_unpack("b", b"")), type(iter(memoryview(b""))))
 GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
 CACHED = functools._lru_cache_wrapper
-NUMBERS = (np.generic, Decimal, Fraction, date, timedelta)
-BUFFERS = (bytearray, memoryview, array, mmap, ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
-CONTAINERS = (list, tuple, set, frozenset, deque)
-MOST_PARTS = 1_000  # of a container; a larger one is compared by the identities of its parts only
 #: Python's own modules whose objects hold values of the user.
 _HOLDERS = {"__main__", "types", "argparse", "collections", "queue", "weakref"}
 _LIBRARIES = {"torch", "numpy", "vgame", *sys.stdlib_module_names} - _HOLDERS
-_INSIDE = {"training", "_parameters", "_buffers"}
+_INSIDE = {"training", "_parameters", "_buffers"}  # of a module of torch; these are compared elsewhere
+#: Attributes of a class that Python and libraries set.
+_STANDARD = {
+    "__abstractmethods__", "__annotations__", "__attrs_attrs__", "__dataclass_fields__", "__dataclass_params__",
+    "__dict__", "__firstlineno__", "__members__", "__orig_bases__", "__parameters__", "__signature__", "__slots__",
+    "__static_attributes__", "__weakref__",
+}  # fmt: skip
+_PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
+
+
+class Again(str):
+    """The path by which an object was reached first, at a second path: a reference can move from object to object."""
+
+
+class _Named:
+    """A module of which only the attributes that code names are parts."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
 
 
 def reached(
     roots: Iterable[tuple[str, Any]], also: Callable[[Any], Iterable[Any]] | None = None
 ) -> Iterator[tuple[str, Any]]:
     """(name, value) of the roots and everything reachable from them that belongs to the user or holds such values.
-    `also`: gives further parts of a value."""
-    todo, seen = [(name, "", value) for name, value in roots], set[int]()
+    `also`: gives further parts of a value. At further paths to an object the value is `Again`."""
+    todo = [(name, "", value) for name, value in roots]
+    seen = dict[int, tuple[Any, Again]]()  # the objects too: another one would get the identity of one that is gone
     while todo:
         name, where, value = todo.pop()
-        if isinstance(value, LEAVES):
+        if type(value) is _Named:
+            yield name + where, value.module
+        elif type(value) in _PROXIES:
+            todo += [(name, where, part) for part in behind(value)]
+        elif isinstance(value, LEAVES):
             yield name + where, value
             if type(value) not in PLAIN and id(value) not in seen:
-                seen.add(id(value))
+                seen[id(value)] = value, Again(name)
                 inner = attributes(value) + ([] if isinstance(value, torch.Tensor) else _classes(type(value)))
                 todo += [(_joined(name, key), where, part) for key, part in inner]
                 todo += [(name, where, part) for part in also(value)] if also else []
-        elif id(value) not in seen:
-            seen.add(id(value))
+        elif id(value) in seen:
+            if not isinstance(value, type | ModuleType):
+                yield name + where, seen[id(value)][1]
+        else:
+            seen[id(value)] = value, Again(name)
             yield name + where, value
             todo += [(name, where, part) for part in also(value)] if also else []
             if isinstance(value, FunctionType):
@@ -98,60 +120,6 @@ def _joined(name: str, key: Any) -> str:
     return ".".join(filter(None, (name, str(key) if type(key) in PLAIN else type(key).__name__)))
 
 
-def state(value: Any) -> Any:
-    """A comparable form of a value that can change in place; None if its parts are compared instead."""
-    if isinstance(value, random.Random):
-        return None if isinstance(value, random.SystemRandom) else hash(value.getstate())
-    if isinstance(value, np.random.Generator):
-        return hash(str(value.bit_generator.state))
-    if isinstance(value, np.random.RandomState):
-        return hash(str([part.tobytes() if hasattr(part, "tobytes") else part for part in value.get_state()]))
-    if isinstance(value, torch.Generator):
-        return value.initial_seed()
-    if isinstance(value, np.ndarray):
-        return value.shape, hash(value.tobytes()) if value.dtype != object else words(value.ravel().tolist())
-    if isinstance(value, GeneratorType):
-        return value.gi_frame and value.gi_frame.f_lasti
-    if isinstance(value, NUMBERS):
-        return type(value), repr(value)
-    if isinstance(value, BUFFERS):
-        return _bytes(value)
-    if isinstance(value, StringIO | BytesIO):
-        return value.getvalue()
-    if isinstance(value, LOCKS):
-        return repr(value).partition(" at ")[0]  # with the count of an RLock
-    if isinstance(value, OPAQUE):
-        return object()  # differs from itself
-    if isinstance(value, dict):
-        keys = OrderedDict.__iter__(value) if isinstance(value, OrderedDict) else dict.__iter__(value)
-        parts = dict.values(value) if _size(value) > MOST_PARTS else ()
-        return words([*keys, *parts])
-    if isinstance(value, CONTAINERS) and _size(value) > MOST_PARTS:
-        return words(value)
-    return None
-
-
-def kind_of(value: Any) -> Any:
-    """The size of a container, the code of a function, the class of another object: compared besides its parts."""
-    if isinstance(value, CONTAINERS):
-        return _size(value)
-    if isinstance(value, FunctionType | MethodType):
-        return id(getattr(getattr(value, "__func__", value), "__code__", None))
-    return id(value if isinstance(value, type) else type(value))
-
-
-def words(parts: Iterable[Any]) -> int:
-    """A hash of many parts: of numbers and texts by value, of containers by their own parts, of others by identity."""
-    return hash(tuple(_word(part) for part in parts))
-
-
-def _word(part: Any) -> Any:
-    if type(part) in (list, tuple, set, dict):
-        inner = [*part, *part.values()] if isinstance(part, dict) else part
-        return tuple(each if type(each) in PLAIN else id(each) for each in inner)
-    return part if type(part) in PLAIN else id(part)
-
-
 def _of_context(variable: ContextVar[Any]) -> Any:
     try:
         return variable.get()
@@ -159,27 +127,23 @@ def _of_context(variable: ContextVar[Any]) -> Any:
         return None
 
 
-def _bytes(value: Any) -> bytes | None:
-    try:
-        return bytes(memoryview(value))
-    except ValueError:  # a closed mmap
-        return None
-
-
-def _size(value: Any) -> int:
-    """The size of a container, without a call of its own code."""
-    return dict.__len__(value) if isinstance(value, dict) else len(value)
+def behind(proxy: Any) -> list[Any]:
+    """The object of a weak proxy, unless it is gone."""
+    with suppress(ReferenceError, AttributeError):
+        return [proxy.__init__.__self__]
+    return []
 
 
 def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     """The parts of an object that is not a function."""
-    if isinstance(value, (*CONTAINERS, dict)) and _size(value) > MOST_PARTS:
-        return []
     if isinstance(value, dict):
+        few = dict.items(value) if size(value) <= MOST_PARTS else ()
         made = [("default_factory", value.default_factory)] if isinstance(value, defaultdict) else []
-        return [*dict.items(value), *made, *attributes(value), *_classes(type(value))]
-    if isinstance(value, CONTAINERS) and not hasattr(value, "__dict__"):
-        return list(enumerate(value))
+        return [*few, *made, *attributes(value), *_classes(type(value))]
+    if isinstance(value, CONTAINERS) and size(value) > MOST_PARTS:
+        return [*attributes(value), *_classes(type(value))]
+    if isinstance(value, CONTAINERS) and not has_attributes(value):
+        return [*enumerate(value), *_classes(type(value))]
     if isinstance(value, MethodType):
         return [("", value.__func__), ("", value.__self__)]
     if isinstance(value, BuiltinMethodType | MethodWrapperType):
@@ -208,19 +172,29 @@ def parts(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, GENERATORS):
         return [(name, part) for name, part in attributes(value) if name != "gauss_next"]
     if isinstance(value, ModuleType):
-        return [] if sys.modules.get(value.__name__) is value else list(vars(value).items())
-    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+        return _of_module(value)
+    if isinstance(value, Iterator) and not has_attributes(value):
         return position(value)
     return _of_object(value)
 
 
+def _of_module(module: ModuleType) -> list[tuple[str, Any]]:
+    """What a module of the user holds that can count; all of one that is not imported by its name."""
+    held = [(name, value) for name, value in vars(module).items() if not name.startswith("__")]
+    if sys.modules.get(module.__name__) is not module:
+        return held
+    if not is_made_by_user(module.__name__):
+        return []
+    return [(name, v) for name, v in held if can_count(v) or type(v) in PLAIN or _is_plain(v)]
+
+
 def _of_object(value: Any) -> list[tuple[Any, Any]]:
-    kind = type(value)
-    if not isinstance(value, nn.Module) and is_library_class(kind):
-        return of_library(value)
-    held = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in _INSIDE}
+    kind, held = type(value), dict(held_by(value))
     if isinstance(value, nn.Module):
+        held = {k: v for k, v in held.items() if k not in _INSIDE}
         held |= held.pop("_modules", {})
+    elif is_library_class(kind):
+        return of_library(value)
     parts = list(enumerate(value)) if isinstance(value, CONTAINERS) else []
     for each in kind.__mro__:
         for name, slot in vars(each).items():
@@ -239,7 +213,14 @@ def _classes(kind: type) -> list[tuple[str, type]]:
 def of_class(kind: type) -> list[tuple[str, Any]]:
     """Attributes and functions of a user's class."""
     inner = [(name, value) for name, held in vars(kind).items() for value in functions_of(held)]
-    return [(name, value) for name, value in inner if isinstance(value, FunctionType) or not name.startswith("__")]
+    return [(name, value) for name, value in inner if not name.startswith("__") or _is_of_user(name, value)]
+
+
+def _is_of_user(name: str, value: Any) -> bool:
+    """Whether an attribute of a class with __ before its name may be the user's."""
+    if isinstance(value, FunctionType) or type(value) in (int, float, list, set, deque):
+        return True
+    return name not in _STANDARD and (isinstance(value, dict | singledispatchmethod) or is_own_class(type(value)))
 
 
 def _results(cached: Any) -> list[tuple[str, Any]]:
@@ -264,8 +245,9 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
         with suppress(ValueError):  # the cell is empty
             read[name] = cell.cell_contents
     used, named = _names(code), _attributes(code)
+    named = named.union(*(_attributes(f.__code__) for f in map(function.__globals__.get, used) if _is_plain(f)))
     read |= {n: function.__globals__[n] for n in used.keys() & function.__globals__.keys() - set(code.co_freevars)}
-    read |= {n: v for n in used if n not in read and type(v := vars(builtins).get(n)) in PLAIN}
+    read |= {n: v for n in used if n not in read and set_by_the_user(builtins, v := vars(builtins).get(n))}
     for name, value, line in imported(code, function.__globals__.get("__package__") or ""):
         read[name] = value
         used = used | {name: line}
@@ -275,6 +257,7 @@ def _of_function(function: FunctionType) -> list[tuple[str, str, Any]]:
     file, own_place = Path(code.co_filename).name, getattr(function, "place", None)  # of an adapter's function
     defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     lines = {n: f" ({file} line {used.get(n.split('.')[0], code.co_firstlineno)})" for n in read}
+    read = {n: _Named(v) if isinstance(v, ModuleType) else v for n, v in read.items()}
     places = [(n, own_place or lines[n], v) for n, v in read.items()]
     first = f" ({file} line {code.co_firstlineno})"
     own = [(f"{function.__name__}.{n}", first, v) for n, v in vars(function).items()]
@@ -324,26 +307,32 @@ def _imports(code: CodeType) -> list[tuple[str, int, str, int]]:
     return found + [each for inner in code.co_consts if isinstance(inner, CodeType) for each in _imports(inner)]
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it is a function of the user's code, which may get a module as its argument."""
+    return isinstance(value, FunctionType) and is_of_user(value.__code__.co_filename)
+
+
 def _parts_named(name: str, value: Any, names: frozenset[str], depth: int = 2) -> dict[str, Any]:
     """The attributes of a module, or of a class of a library, that code may read, by these names; of what is not the
     user's, only what the user may have put there."""
     if isinstance(value, CACHED) and "cache_info" in names:
         return {f"{name}.cache_info()": value.cache_info()}
     if not isinstance(value, ModuleType | type) or (isinstance(value, type) and is_own_class(value)):
-        return {}
+        return {}  # a class of the user is opened as a whole
     found, own = dict[str, Any](), isinstance(value, ModuleType) and is_own_module(value)
     held = vars(value)
     for each in [name for name in names if name in held]:
         part = held[each]
         if own or set_by_the_user(value, part):
             found[f"{name}.{each}"] = part
-        if depth > 1 and isinstance(part, ModuleType | type) and not _is_own(part):
-            found |= _parts_named(f"{name}.{each}", part, names, depth - 1)
+        if depth > 1 and isinstance(part, ModuleType | type):
+            found |= _parts_named(f"{name}.{each}", part, names, depth if own and is_inside(part, value) else depth - 1)
     return found
 
 
-def _is_own(value: Any) -> bool:
-    return is_own_class(value) if isinstance(value, type) else is_own_module(value)
+def is_inside(part: Any, module: Any) -> bool:
+    """Whether a module is one of a package's."""
+    return isinstance(part, ModuleType) and part.__name__.startswith(f"{module.__name__}.")
 
 
 @cache
@@ -354,8 +343,12 @@ def _attributes(code: CodeType) -> frozenset[str]:
 
 def is_own_class(kind: type) -> bool:
     """Whether a class is the user's."""
+    if is_library_class(kind):
+        return False
     module = sys.modules.get(kind.__module__)
-    return not is_library_class(kind) and module is not None and (is_own_module(module) or _is_executed(kind))
+    if module is None:  # a file that was executed, not imported
+        return any(_is_plain(value) for held in vars(kind).values() for value in functions_of(held))
+    return is_own_module(module) or _is_executed(kind)
 
 
 def _is_executed(kind: type) -> bool:

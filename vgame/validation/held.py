@@ -15,7 +15,9 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import (
     BuiltinMethodType,
     FunctionType,
@@ -33,8 +35,11 @@ from torch import nn
 
 from vgame.program.functions_held import _is_full, _of_function
 from vgame.system.installed import VGAME, is_installed, is_own_module
-from vgame.tasks.opened import functions_of, wrapped
-from vgame.tasks.reach import MOST_PARTS, parts, state, words
+from vgame.tasks.fingerprint import MOST_PARTS, size, state, words
+from vgame.tasks.opened import PLAIN, functions_of, wrapped
+from vgame.tasks.opened import held_by as attributes_of
+from vgame.tasks.reach import parts
+from vgame.tasks.task import Task
 
 LEAVES = (int, float, complex, str, bytes, bool, type(None))
 CONTAINERS = list | tuple | set | frozenset | deque
@@ -68,7 +73,24 @@ class Held:
 
     def changed(self, before: Held) -> list[str]:
         """Paths with another fingerprint than `before`; new paths do not count."""
-        return sorted(path for path, print in before.found.items() if path in self.found and self.found[path] != print)
+        shared = [(path, print, self.found[path]) for path, print in before.found.items() if path in self.found]
+        return sorted(path for path, print, now in shared if now != print and not (now != now and print != print))
+
+
+def held_by(task: Task) -> Held:
+    """The state that the losses and the data set of a task hold outside the model."""
+    source = getattr(task, "source", None)
+    names = [f"loss {n + 1}" if n else "the loss" for n in range(len(task.losses))]
+    roots = {f"{name}{_place(loss)}": loss for name, loss in zip(names, task.losses, strict=True)}
+    if source is not None:
+        roots |= {"the data set": source.samples, "collate_fn": source.make}
+    return Held(roots, task.model)
+
+
+def _place(loss: Any) -> str:
+    """File and line of a function; none for one that a Collated wraps."""
+    code = None if (getattr(loss, "__module__", None) or "").startswith("vgame.") else getattr(loss, "__code__", None)
+    return f" ({Path(code.co_filename).name} line {code.co_firstlineno})" if code else ""
 
 
 def _generators() -> dict[str, bytes]:
@@ -92,13 +114,13 @@ def _print(value: Any) -> Any:
         return hashlib.sha256(value.tobytes()).digest() if hashed else None
     if isinstance(value, io.IOBase):
         return None if value.closed or not value.seekable() else value.tell()
-    if isinstance(value, CHANCE) or (isinstance(value, Iterator) and not hasattr(value, "gi_frame")):
-        return _pickled(value)
-    if hasattr(value, "gi_frame"):
+    if isinstance(value, GeneratorType):
         return value.gi_frame and value.gi_frame.f_lasti
-    if isinstance(value, dict | CONTAINERS) and len(value) > MOST_PARTS:
-        return words([*value, *value.values()] if isinstance(value, dict) else value)
-    return len(value) if isinstance(value, dict | CONTAINERS) else state(value)
+    if isinstance(value, (*CHANCE, Iterator)):
+        return _pickled(value)
+    if isinstance(value, dict | CONTAINERS) and size(value) > MOST_PARTS:
+        return words([*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else value)
+    return size(value) if isinstance(value, dict | CONTAINERS) else state(value)
 
 
 def _of_tensor(tensor: torch.Tensor) -> Any:
@@ -111,7 +133,7 @@ def _of_tensor(tensor: torch.Tensor) -> Any:
 def _pickled(value: Any) -> bytes | None:
     try:
         return pickle.dumps(value)
-    except Exception:  # an object may raise anything
+    except (Exception, SystemExit):  # an object may raise anything
         return None
 
 
@@ -128,10 +150,10 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(path, value.__func__), (path, value.__self__)]
     if isinstance(value, partial):
         return [(path, value.func), (path, value.args), (path, value.keywords)]
-    if isinstance(value, dict | CONTAINERS) and len(value) > MOST_PARTS:
+    if isinstance(value, dict | CONTAINERS) and size(value) > MOST_PARTS:
         return []
     if isinstance(value, dict):
-        return [(f"{path}[{key!r}]", part) for key, part in value.items()]
+        return [(f"{path}[{_key(key)}]", part) for key, part in dict.items(value)]
     if isinstance(value, CONTAINERS):
         return [(f"{path}[{n}]", part) for n, part in enumerate(value)]
     if isinstance(value, ModuleType | torch.Tensor | np.ndarray | torch.optim.Optimizer):
@@ -141,6 +163,11 @@ def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
     return _of_object(path, value)
 
 
+def _key(key: Any) -> str:
+    """A key; one that is no number or text by its class and identity: its own text may be long, or fail."""
+    return repr(key) if type(key) in PLAIN else f"{type(key).__name__} {id(key)}"
+
+
 def _of_object(path: str, value: Any) -> list[tuple[str, Any]]:
     """Attributes of an object of a user's class, including __slots__ and class attributes; attributes of torch's
     modules."""
@@ -148,11 +175,13 @@ def _of_object(path: str, value: Any) -> list[tuple[str, Any]]:
     own = [kind for kind in kinds if _is_own(kind)]
     if not own and not isinstance(value, nn.Module | torch.utils.data.Dataset):
         return []
-    found = dict(vars(value)) if hasattr(value, "__dict__") else {}
+    found = dict(vars(value)) if isinstance(value, type) else dict(attributes_of(value))
     for kind in own:
         slots = kind.__dict__.get("__slots__", ())
         names = (slots,) if isinstance(slots, str) else slots
-        found |= {name: getattr(value, name) for name in names if name[:2] != "__" and hasattr(value, name)}
+        for name in names:
+            with suppress(Exception):  # it has no value; a class decides what it raises
+                found |= {name: getattr(value, name)} if name[:2] != "__" else {}
         plain = {k: v for k, v in vars(kind).items() if not k.startswith("__")}
         functions = {k: each for k, v in plain.items() for each in functions_of(v) if each is not v}
         plain = {k: v for k, v in plain.items() if not isinstance(v, property | MemberDescriptorType)}

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ from vgame.validation.casts import Types
 from vgame.validation.compare import Differs, Rungs, Tensors, compare, compare_updates
 from vgame.validation.draws import Drawn
 from vgame.validation.evaluate import Evaluation
-from vgame.validation.held import Held
+from vgame.validation.held import Held, held_by
 from vgame.validation.order import check_weights, frozen_of, position_after, rows_of_step, trained_of
 from vgame.validation.padding import warn_of_padding
 from vgame.validation.places import LONGEST, Noted, place_of, step_of
@@ -75,32 +74,26 @@ class _Validation:
         first = self.order.before + 1
         named = dict(zip(self.places, self.order.state, strict=True))
         self._raise(check_weights(self.task) or check_start(self.task, named, first))
-        before = self._held()
         warn_of_padding(self.task, [*map(self._rows, self._steps_of_rows(first))], self.budget.seconds)
-        self._all_steps(first)
+        before = self._all_steps(first)
         self.report.samples = check_samples(self.task, self.rows, self.budget)
-        if changed := self._held().changed(before):
+        if changed := held_by(self.task).changed(before):
             raise ValidationError(
                 f"{changed[0]} has changed after the compared steps{_and_more(changed)}, but a program does "
                 "not carry it to the next step; make it a buffer of the model, draw it with torch in the loss, or "
                 "remove it (a log: the run has all losses)"
             )
 
-    def _held(self) -> Held:
-        """The state that the loss and the data set hold outside the model."""
-        source = getattr(self.task, "source", None)
-        names = [f"loss {n + 1}" if n else "the loss" for n in range(len(self.task.losses))]
-        roots = {f"{name}{_place(loss)}": loss for name, loss in zip(names, self.task.losses, strict=True)}
-        if source is not None:
-            roots |= {"the data set": source.samples, "collate_fn": source.make}
-        return Held(roots, self.task.model)
-
-    def _all_steps(self, first: int) -> None:
+    def _all_steps(self, first: int) -> Held:
+        """Returns the state held outside after the first step, which may fill caches."""
+        before = held_by(self.task)
         self._steps(first, list(self.order.state))
         for compare_types in self.casts:
             compare_types()
         if self.order.steps > first:
-            self._steps(min(first + 1, self.order.steps), self._moved_state(), later=True)
+            before = held_by(self.task)
+            self._steps(first + 1, self._moved_state(), later=True)
+        return before
 
     def _steps(self, step: int, state: list[T], later: bool = False) -> None:
         """Compare all stages at a step; the optimizers also at their later steps, if `later`."""
@@ -381,12 +374,6 @@ class _Validation:
             before, after = {n: old[f"average.{n}"] for n in names}, {n: tensors[n] for n in names}
             theirs = user.averaged(self.task.average, before, after, each).exact
             self._raise(compare_updates("average", each, ours, theirs, old, self.report.tally))
-
-
-def _place(loss: Any) -> str:
-    """File and line of a function; none for one that a Collated wraps."""
-    code = None if (getattr(loss, "__module__", None) or "").startswith("vgame.") else getattr(loss, "__code__", None)
-    return f" ({Path(code.co_filename).name} line {code.co_firstlineno})" if code else ""
 
 
 def _and_more(changed: Sequence[str]) -> str:
