@@ -22,6 +22,7 @@ from io import BytesIO, StringIO
 from mmap import mmap
 from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -110,17 +111,15 @@ def _word(part: Any, depth: int = 2) -> Any:
 
 
 def _numbers(value: np.ndarray) -> int:
-    """A hash of an array's words. Of repeated ones (strides of 0) only one is read."""
+    """A checksum of an array's words. Of repeated ones (strides of 0) only one is read."""
     once = value[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in value.strides)]
-    with suppress(ValueError, BufferError, TypeError):  # no words, or a type that has no buffer, such as dates
-        return hash(memoryview(np.ascontiguousarray(once)).toreadonly().cast("B"))
-    return hash(once.tobytes())
+    return crc32(np.ascontiguousarray(once).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def _bytes(value: Any) -> int | None:
     try:
-        view = memoryview(value).toreadonly()
-        return hash(view.cast("B") if view.c_contiguous and view.nbytes else view.tobytes())
+        view = memoryview(value)
+        return crc32(view if view.c_contiguous else view.tobytes())
     except (ValueError, BufferError):  # closed, or released
         return None
 
