@@ -325,7 +325,7 @@ def _parts_named(name: str, value: Any, names: frozenset[str], depth: int = 2) -
         part = held[each]
         if own or set_by_the_user(value, part):
             found[f"{name}.{each}"] = part
-        if depth > 1 and isinstance(part, ModuleType | type):
+        if depth > 1 and part is not value and isinstance(part, ModuleType | type):
             found |= _parts_named(f"{name}.{each}", part, names, depth if own and is_inside(part, value) else depth - 1)
     return found
 
