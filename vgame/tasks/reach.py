@@ -65,8 +65,8 @@ _INSIDE = {"training", "_parameters", "_buffers"}  # of a module of torch; these
 #: Attributes of a class that Python and libraries set.
 _STANDARD = {
     "__abstractmethods__", "__annotations__", "__attrs_attrs__", "__dataclass_fields__", "__dataclass_params__",
-    "__dict__", "__firstlineno__", "__members__", "__orig_bases__", "__parameters__", "__signature__", "__slots__",
-    "__static_attributes__", "__weakref__",
+    "__dict__", "__firstlineno__", "__members__", "__orig_bases__", "__parameters__", "__signature__",
+    "__slotnames__", "__slots__", "__static_attributes__", "__weakref__",
 }  # fmt: skip
 _PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 
@@ -218,9 +218,8 @@ def of_class(kind: type) -> list[tuple[str, Any]]:
 
 def _is_of_user(name: str, value: Any) -> bool:
     """Whether an attribute of a class with __ before its name may be the user's."""
-    if isinstance(value, FunctionType) or type(value) in (int, float, list, set, deque):
-        return True
-    return name not in _STANDARD and (isinstance(value, dict | singledispatchmethod) or is_own_class(type(value)))
+    kept = isinstance(value, int | float | list | set | deque | dict | singledispatchmethod)
+    return isinstance(value, FunctionType) or (name not in _STANDARD and (kept or is_own_class(type(value))))
 
 
 def _results(cached: Any) -> list[tuple[str, Any]]:
