@@ -26,7 +26,7 @@ from vgame.program.memory import overlaps, span
 from vgame.program.traps import ABSENT, is_number, is_trap, trapped
 from vgame.program.traps import shown as printable
 from vgame.tasks.fingerprint import state
-from vgame.tasks.opened import held_by
+from vgame.tasks.opened import has_attributes, held_by
 from vgame.tasks.reach import parts, reached
 from vgame.tasks.task import Task
 
@@ -227,8 +227,8 @@ class _Attributes:
 def _containers(value: Any) -> list[Any]:
     """The parts of an object in which a value can be replaced."""
     found = [value] if isinstance(value, dict | list) else []
-    if held := held_by(value):
-        found.append(held)
+    if has_attributes(value) and not isinstance(value, type):
+        found.append(held_by(value))  # also an empty one, which a step may fill
     if slots := _slots(type(value)):
         found.append(_Attributes(value, slots))
     return found
